@@ -1,0 +1,56 @@
+# The options of the build, in one place.
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
+endif()
+
+# Kernels by nvcc for a GPU, or by the C++ compiler for common/simt.
+execute_process(COMMAND nvidia-smi -L RESULT_VARIABLE no_gpu OUTPUT_QUIET ERROR_QUIET)
+include(CheckLanguage)
+if(no_gpu EQUAL 0)
+  check_language(CUDA)
+endif()
+if(no_gpu EQUAL 0 AND CMAKE_CUDA_COMPILER)
+  set(default_gpu ON)
+else()
+  set(default_gpu OFF)
+endif()
+option(ATTN_GPU "Compile kernels with nvcc; OFF: run them on the CPU (common/simt)" ${default_gpu})
+
+set(ATTN_SANITIZE "" CACHE STRING "Sanitizers of the CPU build: empty, address or thread")
+set_property(CACHE ATTN_SANITIZE PROPERTY STRINGS "" address thread)
+
+add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-Wall> $<$<COMPILE_LANGUAGE:CXX>:-Wextra>)
+
+if(ATTN_GPU)
+  if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+    set(CMAKE_CUDA_ARCHITECTURES native)
+  endif()
+  enable_language(CUDA)
+  set(CMAKE_CUDA_STANDARD 20)
+  set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
+  find_package(CUDAToolkit REQUIRED)
+  # -lineinfo: profilers and compute-sanitizer name source lines; the code stays the same.
+  add_compile_options($<$<COMPILE_LANGUAGE:CUDA>:-lineinfo>
+                      "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-Xcompiler -Wall,-Wextra>")
+elseif(ATTN_SANITIZE STREQUAL "address")
+  add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=all -g)
+  add_link_options(-fsanitize=address,undefined)
+elseif(ATTN_SANITIZE STREQUAL "thread")
+  add_compile_options(-fsanitize=thread -g)
+  add_link_options(-fsanitize=thread)
+elseif(ATTN_SANITIZE)
+  message(FATAL_ERROR "ATTN_SANITIZE is '${ATTN_SANITIZE}'; it may be empty, address or thread")
+endif()
+
+# Without a GPU the same .cu files are C++ sources. Their #pragma unroll is nvcc's.
+function(attn_cuda_sources)
+  if(NOT ATTN_GPU)
+    set_source_files_properties(${ARGN} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS
+                                -Wno-unknown-pragmas)
+  endif()
+endfunction()

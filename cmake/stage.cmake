@@ -1,0 +1,38 @@
+# What every stage's CMakeLists.txt includes: the options of the build, the libraries that stages
+# share, and add_stage(). It works from the top-level CMakeLists.txt and from a stage's own, so that
+# `cmake -S 03_shared_mem -B build/03` builds one stage alone.
+include_guard(GLOBAL)
+
+set(ATTN_ROOT ${CMAKE_CURRENT_LIST_DIR}/..)
+get_filename_component(ATTN_ROOT ${ATTN_ROOT} ABSOLUTE)
+include(${CMAKE_CURRENT_LIST_DIR}/options.cmake)
+
+add_subdirectory(${ATTN_ROOT}/common ${CMAKE_BINARY_DIR}/common)
+if(NOT PROJECT_NAME STREQUAL "01_cpu_reference" AND NOT PROJECT_NAME STREQUAL "attention_tour")
+  add_subdirectory(${ATTN_ROOT}/01_cpu_reference ${CMAKE_BINARY_DIR}/01_cpu_reference)
+endif()
+
+# add_stage(): the executable of the stage in the current folder, named like the folder, from its
+# main.cu (or main.cpp, for a stage without kernels), and the test that it verifies itself.
+function(add_stage)
+  get_filename_component(name ${CMAKE_CURRENT_SOURCE_DIR} NAME)
+  if(EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/main.cu)
+    set(main main.cu)
+  else()
+    set(main main.cpp)
+  endif()
+  attn_cuda_sources(${main})
+  add_executable(${name} ${main})
+  target_link_libraries(${name} PRIVATE driver cpu_reference)
+
+  add_test(NAME ${name} COMMAND ${name} --verify-only)
+  if(NOT ATTN_GPU AND main STREQUAL main.cu)
+    # The order in which emulated threads run between barriers must not matter, nor whether an
+    # asynchronous copy lands at once or only when it is waited for.
+    foreach(order reverse random)
+      add_test(NAME ${name}.${order} COMMAND ${name} --verify-only)
+      set_tests_properties(${name}.${order} PROPERTIES
+        ENVIRONMENT "SIMT_ORDER=${order};SIMT_CP_ASYNC=early;ATTN_VERIFY_BUDGET=300000000")
+    endforeach()
+  endif()
+endfunction()

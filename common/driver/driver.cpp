@@ -1,0 +1,223 @@
+#include "common/driver/driver.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <exception>
+
+#include "common/driver/benchmark.hpp"
+#include "common/driver/environment.hpp"
+#include "common/driver/options.hpp"
+#include "common/driver/rates.hpp"
+#include "common/driver/report.hpp"
+#include "common/driver/results.hpp"
+#include "common/driver/verify.hpp"
+
+namespace attn::driver {
+namespace {
+
+std::string picked_kernel(const Stage& stage, const Shape& shape) {
+  return stage.pick ? stage.pick(shape) : stage.kernels.back().name;
+}
+
+class Run {
+ public:
+  Run(const Stage& stage, const Options& options)
+      : stage_(stage),
+        options_(options),
+        verifier_{stage.op, options.dtype, options.seed, stage.on_host},
+        own_(selected_kernels(stage, options)),
+        all_(own_) {
+    // The previous stage's kernel goes first: it is what the others are compared with.
+    if (stage.previous && stage.previous->dtype == options.dtype)
+      all_.insert(all_.begin(), &*stage.previous);
+  }
+
+  void list() const {
+    for (const Kernel* kernel : own_) std::printf("%s\n", kernel->name.c_str());
+    for (const Shape& shape : shapes())
+      std::printf("picked at %s: %s\n", to_string(shape).c_str(),
+                  picked_kernel(stage_, shape).c_str());
+  }
+
+  void run() {
+    const Environment environment = find_environment(stage_.on_host);
+    if (options_.dtype == Dtype::bf16 && environment.sm < "8" && can_time() && !stage_.on_host)
+      throw BadInput("--dtype bf16: " + environment.device + " is sm " + environment.sm +
+                     " and lacks it; accepted is f32");
+    plan_ = parse_benchmark_flags(options_.benchmark_flags, stage_.on_host);
+    if (timed()) plan_jobs();
+    require_fit(environment);
+
+    std::printf("%s: %s\n", stage_.name.c_str(), stage_.idea.c_str());
+    std::printf("runs on: %s\n", describe(environment, stage_.on_host).c_str());
+    std::printf("computes: %s, %s, B,H,L,E,M =", stage_.op.name.c_str(),
+                to_string(options_.dtype).c_str());
+    for (const Shape& shape : shapes()) std::printf(" %s", to_string(shape).c_str());
+    std::printf("\n");
+    std::fflush(stdout);
+
+    verify_grid();
+    run_checks();
+    verify_shapes();
+    if (options_.verify_only) return;
+    if (!timed()) {
+      std::printf(
+          "An emulated kernel's time means nothing: nothing is timed, no speedup is claimed%s.\n",
+          options_.results.empty() ? "" : ", and nothing is written to the results file");
+      print_recorded(stage_);
+      return;
+    }
+    time_and_report(environment);
+  }
+
+ private:
+  // Kernels on a GPU, and those of a host stage anywhere.
+  bool can_time() const { return stage_.on_host || !kEmulated; }
+  bool timed() const { return can_time() && !options_.verify_only; }
+
+  std::vector<Shape> shapes() const {
+    return options_.shapes.empty() ? std::vector{stage_.default_shape} : options_.shapes;
+  }
+
+  // The shapes to verify besides the grid. The default one is for timing: too large to emulate.
+  std::vector<Shape> shapes_to_verify() const { return can_time() ? shapes() : options_.shapes; }
+
+  void plan_jobs() {
+    for (const Shape& shape : shapes()) {
+      for (const Kernel* kernel : all_) {
+        const std::string name = stage_.name + "/" + kernel->name + "/" + to_string(shape);
+        if (plan_.selects(name)) jobs_.push_back({name, kernel, shape});
+      }
+    }
+    if (jobs_.empty())
+      throw BadInput("--benchmark_filter=" + plan_.filter + ": matches no benchmark, as " +
+                     stage_.name + "/" + own_.front()->name + "/" + to_string(shapes().front()));
+  }
+
+  void require_fit(const Environment& environment) const {
+    const auto require = [](const Shape& shape, double needed, double free, const std::string& on) {
+      if (needed <= free) return;
+      char text[128];
+      std::snprintf(text, sizeof text, ": needs %.3g GB on %s, which has %.3g GB free; ",
+                    needed / 1e9, on.c_str(), free / 1e9);
+      throw BadInput("--shape " + to_string(shape) + text + "a smaller one is accepted");
+    };
+    for (const Shape& shape : shapes_to_verify()) {
+      require(shape, verifier_.host_bytes(shape), free_host_bytes(), "the host");
+      if (!stage_.on_host && !kEmulated)
+        require(shape, verifier_.device_bytes(shape), free_device_bytes(), environment.device);
+    }
+  }
+
+  void verify_grid() const {
+    const auto cases = verification_cases(stage_.on_host, own_.size(), options_.seed);
+    const auto found = verifier_.run(own_, cases);
+    double worst = -1;
+    std::string where;
+    for (size_t i = 0; i < cases.size(); ++i) {
+      for (size_t k = 0; k < own_.size(); ++k) {
+        if (found[i][k].rel() <= worst) continue;
+        worst = found[i][k].rel();
+        where = own_[k]->name + " at " + to_string(cases[i].shape);
+      }
+    }
+    std::printf(
+        "verified: %zu of %zu shapes, %zu kernel%s: worst relative error %.2g (%s), at most "
+        "%g is right\n",
+        cases.size(), whole_grid().size(), own_.size(), own_.size() == 1 ? "" : "s", worst,
+        where.c_str(), tolerance(options_.dtype));
+    std::fflush(stdout);
+  }
+
+  void run_checks() const {
+    for (const Check& check : stage_.checks) {
+      Comparison found;
+      try {
+        found = check.run();
+      } catch (const std::exception& error) {
+        throw WrongResult(check.name + " failed: " + error.what());
+      }
+      require_right(found, {"o", Axes::BHLM}, check.tolerance, check.name);
+      std::printf("checked: %s: relative error %.2g, at most %g is right\n", check.name.c_str(),
+                  found.rel(), check.tolerance);
+    }
+  }
+
+  // The shapes asked for, in both layouts; the previous stage's kernel too, if it is timed.
+  void verify_shapes() {
+    const auto& kernels = timed() ? all_ : own_;
+    std::vector<Case> cases;
+    for (const Shape& shape : shapes_to_verify())
+      for (Layout layout : {Layout::BHLD, Layout::BLHD}) cases.push_back({shape, layout});
+    const auto found = verifier_.run(kernels, cases);
+    for (size_t i = 0; i < cases.size(); i += 2) {
+      for (size_t k = 0; k < kernels.size(); ++k) {
+        errors_.push_back({kernels[k], cases[i].shape, found[i][k]});
+        std::printf("verified: %s at %s: relative error %.2g\n", kernels[k]->name.c_str(),
+                    to_string(cases[i].shape).c_str(), found[i][k].rel());
+      }
+    }
+    std::fflush(stdout);
+  }
+
+  void time_and_report(const Environment& environment) const {
+    const Rates rates = stage_.on_host ? measure_host_rates() : measure_device_rates();
+    const auto timings =
+        run_benchmarks(jobs_, plan_, stage_.op, options_.dtype, options_.seed, stage_.on_host);
+    std::vector<Row> rows;
+    for (size_t i = 0; i < jobs_.size(); ++i) {
+      const auto& [name, kernel, shape] = jobs_[i];
+      const auto error = std::find_if(errors_.begin(), errors_.end(), [&](const Error& e) {
+        return e.kernel == kernel && e.shape == shape;
+      });
+      rows.push_back({kernel, shape, kernel->name == picked_kernel(stage_, shape),
+                      error->comparison, timings[i]});
+    }
+    compare_with_baselines(rows);
+    print_table(stage_, options_.dtype, rows, rates);
+    if (options_.results.empty()) return;
+    append_records(options_.results,
+                   make_records(stage_, options_.dtype, rows, rates, environment));
+    std::printf("recorded in %s\n", options_.results.c_str());
+  }
+
+  struct Error {
+    const Kernel* kernel;
+    Shape shape;
+    Comparison comparison;
+  };
+
+  const Stage& stage_;
+  const Options& options_;
+  const Verifier verifier_;
+  std::vector<const Kernel*> own_;  // the stage's kernels that --dtype and --kernel select
+  std::vector<const Kernel*> all_;  // and before them the previous stage's
+  BenchmarkPlan plan_;
+  std::vector<BenchmarkJob> jobs_;
+  std::vector<Error> errors_;
+};
+
+}  // namespace
+
+int run(const Stage& stage, int argc, char** argv) {
+  try {
+    const Options options = parse_options(stage, argc, argv);
+    if (!options.help.empty()) {
+      std::printf("%s", options.help.c_str());
+    } else if (options.list) {
+      Run(stage, options).list();
+    } else {
+      Run(stage, options).run();
+    }
+    return 0;
+  } catch (const BadInput& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return 2;
+  } catch (const std::exception& error) {
+    std::fflush(stdout);
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return 1;
+  }
+}
+
+}  // namespace attn::driver

@@ -1,0 +1,86 @@
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "common/device.hpp"
+#include "common/device_buffer.hpp"
+#include "common/driver/rates.hpp"
+#include "common/driver/stopwatch.hpp"
+#include "common/launch.cuh"
+
+namespace attn::driver {
+namespace {
+
+constexpr int kThreads = 256;
+
+// Four loads in flight per thread before the first store: one alone cannot hide the latency.
+constexpr int kVectorsPerThread = 4;
+
+__global__ void copy_kernel(const float4* from, float4* to, int64_t count) {
+  const int64_t first = int64_t(blockIdx.x) * kThreads * kVectorsPerThread + threadIdx.x;
+  float4 vectors[kVectorsPerThread];
+  for (int i = 0; i < kVectorsPerThread; ++i)
+    if (first + i * kThreads < count) vectors[i] = from[first + i * kThreads];
+  for (int i = 0; i < kVectorsPerThread; ++i)
+    if (first + i * kThreads < count) to[first + i * kThreads] = vectors[i];
+}
+
+constexpr int kChains = 8;  // independent sums per thread: hides the latency of one
+constexpr int kSteps = 8192;
+
+__global__ void fma_kernel(float* sink, float a, float b) {
+  float sums[kChains];
+  for (int i = 0; i < kChains; ++i) sums[i] = threadIdx.x + i;
+  for (int step = 0; step < kSteps; ++step) {
+    for (int i = 0; i < kChains; ++i) sums[i] = sums[i] * a + b;
+  }
+  float total = 0;
+  for (int i = 0; i < kChains; ++i) total += sums[i];
+  if (total == -1) *sink = total;  // never, but the compiler cannot know
+}
+
+// The median of a few runs, in seconds, after one that does not count.
+template <class Work>
+double seconds_of(Stopwatch& stopwatch, const Work& work) {
+  stopwatch.ms(work);
+  std::vector<double> samples;
+  for (int i = 0; i < 9; ++i) samples.push_back(stopwatch.ms(work) / 1e3);
+  std::nth_element(samples.begin(), samples.begin() + samples.size() / 2, samples.end());
+  return samples[samples.size() / 2];
+}
+
+double copy_rate(Stopwatch& stopwatch) {
+  size_t free = 0, total = 0;
+  cuda_check(cudaMemGetInfo(&free, &total));
+  constexpr size_t kMost = size_t(4) << 30;
+  const size_t count = std::min(kMost, free / 4) / sizeof(float4);
+  const DeviceBuffer<float4> from(count), to(count);
+  cuda_check(cudaMemset(from.data(), 0, count * sizeof(float4)));
+  const int64_t per_block = kThreads * kVectorsPerThread;
+  const int64_t blocks = (int64_t(count) + per_block - 1) / per_block;
+  const double seconds = seconds_of(stopwatch, [&] {
+    launch({blocks, kThreads}, copy_kernel, from.data(), to.data(), int64_t(count));
+  });
+  return 2.0 * count * sizeof(float4) / seconds;
+}
+
+double fma_rate(Stopwatch& stopwatch) {
+  const int64_t blocks = 32 * int64_t(multiprocessors());
+  const DeviceBuffer<float> sink(1);
+  const double seconds = seconds_of(stopwatch, [&] {
+    launch({blocks, kThreads}, fma_kernel, sink.data(), 0.5f, 1.0f);
+  });
+  return 2.0 * kChains * kSteps * kThreads * blocks / seconds;
+}
+
+}  // namespace
+
+Rates measure_device_rates() {
+  Stopwatch stopwatch(/*on_host=*/false);
+  const double fma = fma_rate(stopwatch);  // first: it also wakes the clocks
+  return {copy_rate(stopwatch), fma};
+}
+
+}  // namespace attn::driver

@@ -1,0 +1,201 @@
+#include "common/driver/report.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <tuple>
+
+namespace attn::driver {
+namespace {
+
+template <class... A>
+std::string format(const char* pattern, A... arguments) {
+  char text[256];
+  std::snprintf(text, sizeof text, pattern, arguments...);
+  return text;
+}
+
+// Columns as wide as their widest cell; the first to the left, the others to the right.
+void print_columns(const std::vector<std::vector<std::string>>& lines) {
+  std::vector<size_t> widths(lines.front().size());
+  for (const auto& line : lines)
+    for (size_t i = 0; i < line.size(); ++i) widths[i] = std::max(widths[i], line[i].size());
+  for (const auto& line : lines) {
+    std::printf("  %-*s", int(widths[0]), line[0].c_str());
+    for (size_t i = 1; i < line.size(); ++i) std::printf("  %*s", int(widths[i]), line[i].c_str());
+    std::printf("\n");
+  }
+}
+
+// A kernel's own cost model: it takes as long as the slower of its traffic and its arithmetic.
+// Without an arithmetic rate to go by (on the host) there is no prediction.
+std::optional<double> predicted_ms(const Row& row, const Rates& rates) {
+  if (rates.fma_flops_per_s == 0) return std::nullopt;
+  const Cost cost = row.kernel->cost(row.shape);
+  return 1e3 * std::max(cost.bytes / rates.copy_bytes_per_s, cost.flops / rates.fma_flops_per_s);
+}
+
+// The kernel as a sentence names it: a stage with several kernels says which.
+std::string subject(const Stage& stage, const Kernel& kernel) {
+  const bool own = std::any_of(stage.kernels.begin(), stage.kernels.end(),
+                               [&](const Kernel& k) { return k.name == kernel.name; });
+  if (!own || kernel.name == stage.name) return kernel.name;
+  return stage.name + " (" + kernel.name + ")";
+}
+
+std::string ratio(double speedup) {
+  if (format("%.2f", speedup) == "1.00") return "as fast as";
+  return speedup >= 1 ? format("%.3gx faster than", speedup)
+                      : format("%.3gx slower than", 1 / speedup);
+}
+
+void print_summary(const Stage& stage, Dtype dtype, const std::vector<Row>& rows) {
+  // The kernel that a user of the stage gets; if it was not timed, the last that was.
+  auto chosen = std::find_if(rows.begin(), rows.end(), [](const Row& row) { return row.picked; });
+  if (chosen == rows.end()) chosen = std::prev(rows.end());
+  if (!chosen->speedup || chosen->baseline == chosen->kernel->name) return;
+  std::printf("%s is %s %s at %s %s\n", subject(stage, *chosen->kernel).c_str(),
+              ratio(*chosen->speedup).c_str(), chosen->baseline.c_str(),
+              to_string(chosen->shape).c_str(), to_string(dtype).c_str());
+}
+
+void print_table_of_shape(const Stage& stage, Dtype dtype, const std::vector<Row>& rows,
+                          const Rates& rates) {
+  const Shape& shape = rows.front().shape;
+  const Cost least = least_cost(stage.op, shape, dtype);
+  std::printf("\n%s at %s %s: at least %.3g MB and %.3g GFLOP\n", stage.op.name.c_str(),
+              to_string(shape).c_str(), to_string(dtype).c_str(), least.bytes / 1e6,
+              least.flops / 1e9);
+  std::vector<std::vector<std::string>> lines = {{"kernel", "median ms", "min .. max", "GB/s",
+                                                  "of copy", "TFLOP/s", "speedup", "predicted ms",
+                                                  "rel error"}};
+  for (const Row& row : rows) {
+    const double seconds = row.timing.median_ms / 1e3;
+    const auto predicted = predicted_ms(row, rates);
+    lines.push_back(
+        {row.kernel->name + (row.picked ? " *" : ""), format("%.4g", row.timing.median_ms),
+         format("%.4g .. %.4g", row.timing.min_ms, row.timing.max_ms),
+         format("%.4g", least.bytes / seconds / 1e9),
+         format("%.3g%%", 100 * least.bytes / seconds / rates.copy_bytes_per_s),
+         format("%.3g", least.flops / seconds / 1e12),
+         row.speedup ? format("%.3gx", *row.speedup) : "-",
+         predicted ? format("%.4g", *predicted) : "-", format("%.1e", row.error.rel())});
+  }
+  print_columns(lines);
+  std::printf("  (* what the stage picks at this shape)\n");
+  print_summary(stage, dtype, rows);
+}
+
+// Six digits are more than any measurement has.
+double rounded(double x) { return std::strtod(format("%.6g", x).c_str(), nullptr); }
+
+}  // namespace
+
+void compare_with_baselines(std::vector<Row>& rows) {
+  for (Row& row : rows) {
+    const auto baseline = std::find_if(rows.begin(), rows.end(), [&](const Row& other) {
+      return other.shape == row.shape &&
+             (row.kernel->baseline.empty() || row.kernel->baseline == other.kernel->name);
+    });
+    row.baseline = row.kernel->baseline;
+    if (baseline == rows.end()) continue;
+    row.baseline = baseline->kernel->name;
+    row.speedup = baseline->timing.median_ms / row.timing.median_ms;
+  }
+}
+
+void print_table(const Stage& stage, Dtype dtype, const std::vector<Row>& rows,
+                 const Rates& rates) {
+  std::printf("measured just now: copies %.4g GB/s (read + write)", rates.copy_bytes_per_s / 1e9);
+  if (rates.fma_flops_per_s > 0)
+    std::printf(", fp32 multiply-adds %.3g TFLOP/s", rates.fma_flops_per_s / 1e12);
+  std::printf("\n");
+  for (auto first = rows.begin(); first != rows.end();) {
+    const auto last =
+        std::find_if(first, rows.end(), [&](const Row& row) { return row.shape != first->shape; });
+    print_table_of_shape(stage, dtype, {first, last}, rates);
+    first = last;
+  }
+}
+
+std::vector<Record> make_records(const Stage& stage, Dtype dtype, const std::vector<Row>& rows,
+                                 const Rates& rates, const Environment& where) {
+  std::vector<Record> records;
+  for (const Row& row : rows) {
+    const Shape& s = row.shape;
+    const Cost least = least_cost(stage.op, s, dtype);
+    const double seconds = row.timing.median_ms / 1e3;
+    const auto predicted = predicted_ms(row, rates);
+    Record record = {
+        {"schema", 1},
+        {"stage", stage.name},
+        {"kernel", row.kernel->name},
+        {"picked", row.picked},
+        {"baseline", row.baseline},
+        {"speedup", row.speedup ? Record(rounded(*row.speedup)) : Record()},
+        {"operator", stage.op.name},
+        {"shape", {{"B", s.B}, {"H", s.H}, {"L", s.L}, {"E", s.E}, {"M", s.M}}},
+        {"dtype", to_string(dtype)},
+        {"median_ms", rounded(row.timing.median_ms)},
+        {"min_ms", rounded(row.timing.min_ms)},
+        {"max_ms", rounded(row.timing.max_ms)},
+        {"samples", row.timing.samples},
+        {"bytes", least.bytes},
+        {"flops", least.flops},
+        {"gb_per_s", rounded(least.bytes / seconds / 1e9)},
+        {"tflop_per_s", rounded(least.flops / seconds / 1e12)},
+        {"copy_gb_per_s", rounded(rates.copy_bytes_per_s / 1e9)},
+        {"fma_tflop_per_s",
+         rates.fma_flops_per_s > 0 ? Record(rounded(rates.fma_flops_per_s / 1e12)) : Record()},
+        {"predicted_ms", predicted ? Record(rounded(*predicted)) : Record()},
+        {"rel_error", rounded(row.error.rel())},
+        {"max_abs_error", rounded(row.error.max_abs)},
+        {"device", where.device},
+        {"sm", where.sm},
+        {"sm_clock_mhz", where.sm_clock_mhz},
+        {"memory_clock_mhz", where.memory_clock_mhz},
+        {"driver", where.driver},
+        {"toolkit", where.toolkit},
+        {"commit", where.commit},
+        {"date", where.date},
+    };
+    records.push_back(std::move(record));
+  }
+  return records;
+}
+
+void print_recorded(const Stage& stage) {
+  const std::string folder = ATTN_SOURCE_DIR "/docs/results";
+  // The newest record of each kernel, shape and dtype on each GPU.
+  std::map<std::tuple<std::string, std::string, std::string, std::string>, Record> newest;
+  for (const Record& record : read_records(folder, stage.name)) {
+    const Record shape = record.value("shape", Record::object());
+    std::string sizes;
+    for (const char* axis : {"B", "H", "L", "E", "M"})
+      sizes += format("%s%lld", sizes.empty() ? "" : ",", shape.value(axis, 0LL));
+    newest[{record.value("device", ""), sizes, record.value("dtype", ""),
+            record.value("kernel", "")}] = record;
+  }
+  std::erase_if(newest, [](const auto& entry) { return entry.second.value("sm", "") == "host"; });
+  if (newest.empty()) {
+    std::printf("No GPU figures of this stage are recorded in docs/results.\n");
+    return;
+  }
+  std::printf("Recorded on a GPU earlier (docs/results):\n");
+  std::vector<std::vector<std::string>> lines = {
+      {"kernel", "shape", "dtype", "median ms", "speedup", "over", "GPU", "date", "commit"}};
+  for (const auto& [key, record] : newest) {
+    const auto& [device, sizes, dtype, kernel] = key;
+    // The sweep over L has one row per shape and kernel; what the stage picks is what it gives.
+    if (!record.value("picked", false)) continue;
+    const Record speedup = record.value("speedup", Record());
+    lines.push_back({kernel, sizes, dtype, format("%.4g", record.value("median_ms", 0.0)),
+                     speedup.is_number() ? format("%.3gx", speedup.get<double>()) : "-",
+                     record.value("baseline", ""), device, record.value("date", "").substr(0, 10),
+                     record.value("commit", "")});
+  }
+  print_columns(lines);
+}
+
+}  // namespace attn::driver

@@ -1,0 +1,40 @@
+// What a run found: one row per kernel and shape, printed as a table and recorded.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/compare.hpp"
+#include "common/driver/benchmark.hpp"
+#include "common/driver/environment.hpp"
+#include "common/driver/rates.hpp"
+#include "common/driver/results.hpp"
+#include "common/driver/stage.hpp"
+
+namespace attn::driver {
+
+struct Row {
+  const Kernel* kernel;
+  Shape shape;
+  bool picked;  // the stage's dispatcher takes it at this shape
+  Comparison error;
+  Timing timing;
+  // Against the row of this kernel's baseline; absent if that was not timed.
+  std::string baseline = {};
+  std::optional<double> speedup = {};
+};
+
+// Fills in `baseline` and `speedup`. A kernel without a baseline of its own is compared with the
+// first row of its shape; that row, with itself.
+void compare_with_baselines(std::vector<Row>& rows);
+
+void print_table(const Stage& stage, Dtype dtype, const std::vector<Row>& rows, const Rates& rates);
+
+std::vector<Record> make_records(const Stage& stage, Dtype dtype, const std::vector<Row>& rows,
+                                 const Rates& rates, const Environment& environment);
+
+// For machines that cannot time the stage: what was recorded on one that could.
+void print_recorded(const Stage& stage);
+
+}  // namespace attn::driver

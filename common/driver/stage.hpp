@@ -1,0 +1,48 @@
+// What a stage tells the driver about itself. The driver (driver.hpp) does the rest: it parses the
+// command line, verifies, times, reports and records.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/compare.hpp"
+#include "common/driver/operator.hpp"
+#include "common/driver/tensors.hpp"
+#include "common/shape.hpp"
+
+namespace attn::driver {
+
+// One thing a stage can run.
+struct Kernel {
+  std::string name;  // "double_buffer": as printed and as --kernel takes it
+  Dtype dtype;
+  std::function<void(const Tensors&)> run;  // enqueues on the default stream
+  std::function<Cost(const Shape&)> cost;   // what this kernel asks of memory and arithmetic
+  // The kernel its speedup is measured against; empty: the first of the table (the previous
+  // stage's, if there is one).
+  std::string baseline = {};
+};
+
+// A check of something that is no Kernel: a layer, an identity between operators.
+struct Check {
+  std::string name;
+  double tolerance;                 // on the relative error
+  std::function<Comparison()> run;  // on the device
+};
+
+struct Stage {
+  std::string name;  // "03_shared_mem"
+  std::string idea;  // one line
+  Operator op;
+  std::vector<Kernel> kernels;          // this stage's own, in the order of its steps
+  std::optional<Kernel> previous = {};  // the stage before, to be timed beside them
+  // The kernel the stage's dispatcher takes at a shape; empty: the last of `kernels`.
+  std::function<std::string(const Shape&)> pick = {};
+  std::vector<Check> checks = {};
+  Shape default_shape = {16, 8, 4096, 64, 64};
+  bool on_host = false;  // stage 01: host memory, timed on every machine
+};
+
+}  // namespace attn::driver

@@ -1,0 +1,41 @@
+// dim3, uint3, float4 and their kin.
+//
+// may_alias, because kernels reinterpret rows of other types as float4 or uint4, which CUDA allows
+// and which g++ -O2 would otherwise miscompile. The alignments are CUDA's: UBSan then reports a
+// misaligned access, which on the GPU is an error too.
+#pragma once
+
+struct uint3 {
+  unsigned x, y, z;
+};
+
+struct dim3 {
+  unsigned x, y, z;
+  constexpr dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
+};
+
+#define SIMT_VECTOR_TYPES(T, name, align2, align4)                                         \
+  struct __attribute__((may_alias, aligned(align2))) name##2 {                             \
+    T x, y;                                                                                \
+  };                                                                                       \
+  struct __attribute__((may_alias, aligned(align4))) name##4 {                             \
+    T x, y, z, w;                                                                          \
+  };                                                                                       \
+  inline name##2 make_##name##2(T x, T y) { return {x, y}; }                               \
+  inline name##4 make_##name##4(T x, T y, T z, T w) { return {x, y, z, w}; }
+
+SIMT_VECTOR_TYPES(float, float, 8, 16)
+SIMT_VECTOR_TYPES(int, int, 8, 16)
+SIMT_VECTOR_TYPES(unsigned, uint, 8, 16)
+
+#undef SIMT_VECTOR_TYPES
+
+struct float3 {
+  float x, y, z;
+};
+inline float3 make_float3(float x, float y, float z) { return {x, y, z}; }
+
+struct __attribute__((may_alias, aligned(16))) double2 {
+  double x, y;
+};
+inline double2 make_double2(double x, double y) { return {x, y}; }

@@ -1,0 +1,138 @@
+// Operations of a warp: how lanes meet, and what the last one to arrive does for all.
+//
+// Lanes post pointers into their own stacks; no copies are kept. The loops copy words one by one,
+// because ThreadSanitizer intercepts memcpy and would check it as an access by the executing lane.
+
+#include <string>
+
+#include "common/simt/block.hpp"
+
+namespace simt {
+
+void Block::collective(WarpRequest& request) {
+  const int id = current_;
+  const int lane = id % warp_size;
+  Warp& warp = warps_[id / warp_size];
+  // A full mask is right in a block's last warp even if it has fewer lanes.
+  const int lanes_here = std::min(warp_size, launch_->threads - id / warp_size * warp_size);
+  if (lanes_here < warp_size) request.mask &= (1u << lanes_here) - 1;
+  const unsigned mask = request.mask;
+  if (!(mask >> lane & 1)) {
+    fail(request.site, std::string(request.name) + ": lane " + std::to_string(lane) + " of warp " +
+                           std::to_string(id / warp_size) + " is not in the mask it gives");
+  }
+
+  warp.requests[lane] = &request;
+  int g = 0;
+  for (; g < warp.group_count; ++g) {
+    const Group& group = warp.groups[g];
+    if (group.mask != mask) continue;
+    const WarpRequest& other = *warp.requests[__builtin_ctz(group.arrived)];
+    if (other.execute == request.execute && same_site(other.site, request.site)) break;
+  }
+  if (g == warp.group_count) warp.groups[warp.group_count++] = {mask, 0};
+  Group& group = warp.groups[g];
+  group.arrived |= 1u << lane;
+
+  // Only __syncwarp orders memory. The tag of the mask's first lane will do for every mask that
+  // it leads: what it has collected, that lane has seen too.
+  void* tag = nullptr;
+  if (with_tsan && request.execute == execute_syncwarp) {
+    tag = &tsan_tags_[id - lane + __builtin_ctz(mask)];
+    tsan::release(tag);
+  }
+
+  if (group.arrived != mask) {
+    suspend();
+    return;
+  }
+  group = warp.groups[--warp.group_count];
+  request.execute(warp.requests.data(), mask);
+  next_[id / warp_size] |= mask & ~(1u << lane);
+  if (tag != nullptr) {
+    for (unsigned rest = mask; rest != 0; rest &= rest - 1) {
+      tsan::switch_to(threads_[id - lane + __builtin_ctz(rest)].tsan_fiber);
+      tsan::acquire(tag);
+    }
+    tsan::switch_to(threads_[id].tsan_fiber);
+  }
+}
+
+void warp_collective(WarpRequest& request) { Block::running().collective(request); }
+
+namespace {
+
+using Lanes = WarpRequest* const*;
+
+template <class F>
+void for_each_lane(unsigned mask, F f) {
+  for (; mask != 0; mask &= mask - 1) f(__builtin_ctz(mask));
+}
+
+// `source_of(lane, request)` is the lane whose value `lane` receives.
+template <class F>
+void shuffle_lanes(Lanes lanes, unsigned mask, F source_of) {
+  for_each_lane(mask, [&](int lane) {
+    const WarpRequest& request = *lanes[lane];
+    const int width = request.width;
+    if (width < 1 || width > 32 || (width & (width - 1)) != 0) {
+      Block::running().fail(request.site, std::string(request.name) + ": width " +
+                                              std::to_string(width) +
+                                              " is no power of two up to 32");
+    }
+    const int source = source_of(lane, request);
+    if (!(mask >> source & 1)) {
+      Block::running().fail(request.site, std::string(request.name) + ": lane " +
+                                              std::to_string(lane) + " reads from lane " +
+                                              std::to_string(source) +
+                                              ", which is not in the mask");
+    }
+    const auto* in = static_cast<const uint32_t*>(lanes[source]->in);
+    auto* out = static_cast<uint32_t*>(request.out);
+    for (int i = 0; i < request.words; ++i) out[i] = in[i];
+  });
+}
+
+}  // namespace
+
+void execute_syncwarp(Lanes, unsigned) {}
+
+void execute_shfl(Lanes lanes, unsigned mask) {
+  shuffle_lanes(lanes, mask, [](int lane, const WarpRequest& r) {
+    return (lane & ~(r.width - 1)) | (r.lane & (r.width - 1));
+  });
+}
+
+// A source outside of the segment of `width` lanes: the lane keeps its own value.
+
+void execute_shfl_up(Lanes lanes, unsigned mask) {
+  shuffle_lanes(lanes, mask, [](int lane, const WarpRequest& r) {
+    const unsigned delta = unsigned(r.lane);
+    return delta > unsigned(lane & (r.width - 1)) ? lane : lane - int(delta);
+  });
+}
+
+void execute_shfl_down(Lanes lanes, unsigned mask) {
+  shuffle_lanes(lanes, mask, [](int lane, const WarpRequest& r) {
+    const unsigned delta = unsigned(r.lane);
+    return delta >= unsigned(r.width - (lane & (r.width - 1))) ? lane : lane + int(delta);
+  });
+}
+
+// With xor, unlike the others, an earlier segment can be read and only a later one cannot.
+void execute_shfl_xor(Lanes lanes, unsigned mask) {
+  shuffle_lanes(lanes, mask, [](int lane, const WarpRequest& r) {
+    const int source = lane ^ r.lane;
+    return source < 0 || source > (lane | (r.width - 1)) ? lane : source;
+  });
+}
+
+void execute_ballot(Lanes lanes, unsigned mask) {
+  unsigned ballot = 0;
+  for_each_lane(mask, [&](int lane) {
+    if (*static_cast<const int*>(lanes[lane]->in) != 0) ballot |= 1u << lane;
+  });
+  for_each_lane(mask, [&](int lane) { *static_cast<unsigned*>(lanes[lane]->out) = ballot; });
+}
+
+}  // namespace simt

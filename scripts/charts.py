@@ -1,0 +1,380 @@
+#!/usr/bin/env python3
+"""Draws the charts of results files, as SVG and PNG.
+
+    speedup       the ladder: every kernel at one shape, how many times faster than the first stage
+    length        time against sequence length L, both logarithmic, with the slope of each line
+
+A prefix cpu_ marks the charts of what was timed on the host (stage 01); a shape's name is appended
+where --shape asks for one. The same results give the same SVG, byte for byte, so that a recorded
+chart changes only when its results do.
+"""
+
+import argparse
+import math
+import os
+import sys
+import tempfile
+
+import results as results_module
+from results import ResultsError, Shape
+
+try:
+    import matplotlib
+except ImportError:
+    print("charts.py: no matplotlib; ./tour and ./test install it into .venv", file=sys.stderr)
+    sys.exit(2)
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt  # noqa: E402
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator  # noqa: E402
+
+# Okabe and Ito's colours, which colour-blind readers can tell apart, the bright yellow left out.
+COLOURS = ["#999999", "#56b4e9", "#0072b2", "#e69f00", "#d55e00", "#009e73", "#cc79a7", "#000000"]
+MARKERS = ["o", "s", "^", "D", "v", "P", "X", "*"]
+INK = "#222222"
+FAINT = "#666666"
+GRID = "#dddddd"
+
+# Behind a label, so that the grid does not strike it through.
+HALO = {"boxstyle": "square,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.85}
+
+STYLE = {
+    "svg.hashsalt": "attention-tour",
+    "svg.fonttype": "path",
+    "font.family": "DejaVu Sans",  # matplotlib brings it along
+    "font.size": 11,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": FAINT,
+    "axes.labelcolor": INK,
+    "text.color": INK,
+    "xtick.color": FAINT,
+    "ytick.color": INK,
+    "figure.facecolor": "white",
+    "axes.facecolor": "white",
+}
+
+
+def kernel_label(kernel):
+    """How a kernel is called on an axis: without the underscores of its name."""
+    return kernel.replace("_", " ")
+
+
+def bar_label(result, everything):
+    """Number of the stage and name of the kernel: '04 double buffer'."""
+    stage = results_module.home_stage(result.kernel, everything)
+    if result.kernel == stage:
+        return kernel_label(stage)
+    return f"{stage[:2]} {kernel_label(result.kernel)}"
+
+
+def milliseconds(value):
+    return f"{value:.3g} ms" if value < 1000 else f"{value:,.0f} ms"
+
+
+def times(factor):
+    """A factor with about two significant digits: 0.93x, 5.1x, 48x."""
+    if factor == 1:
+        return "1×"
+    digits = 2 if factor < 1 else 1 if factor < 10 else 0
+    return f"{factor:,.{digits}f}×"
+
+
+def dtype_text(dtype):
+    return {"f32": "fp32"}.get(dtype, dtype)
+
+
+def shape_text(shape, without_length=False):
+    heads = f"E=M={shape.E}" if shape.E == shape.M else f"E={shape.E}, M={shape.M}"
+    length = "" if without_length else f"L={shape.L}, "
+    return f"B={shape.B}, H={shape.H}, {length}{heads}"
+
+
+def provenance(results):
+    commits = ", ".join(dict.fromkeys(result.commit for result in results))
+    days = sorted({result.date[:10] for result in results})
+    day = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
+    return f"{results[0].device}   |   commit {commits}   |   {day}"
+
+
+def titles(figure, title, results):
+    """Title and provenance at the figure's left edge, whatever the length of the axis labels."""
+    height = figure.get_size_inches()[1]
+    figure.text(0.02, 1 - 0.32 / height, title, fontsize=14, fontweight="bold", va="center")
+    figure.text(0.02, 1 - 0.60 / height, provenance(results), fontsize=10, color=FAINT, va="center")
+
+
+def limit_of_device(result):
+    """The least time the operator could take here, and what sets it: its bytes, or its arithmetic.
+
+    (None, None) where that is not known: nobody measured the arithmetic of the host. And what is
+    measured is fp32 arithmetic: it bounds no kernel on bf16, which has tensor cores.
+    """
+    if not result.copy_gb_per_s or (result.dtype == "f32" and not result.fma_tflop_per_s):
+        return None, None
+    by_memory = result.bytes / (result.copy_gb_per_s * 1e6)
+    if result.dtype != "f32":
+        return by_memory, "memory"
+    by_flops = result.flops / (result.fma_tflop_per_s * 1e9)
+    return max((by_memory, "memory"), (by_flops, "fp32 arithmetic"))
+
+
+def log_ticks(low, high):
+    steps = (1, 2, 5)
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    ticks = [step * 10.0**power for power in powers for step in steps]
+    ticks = [tick for tick in ticks if low <= tick <= high]
+    return ticks if len(ticks) <= 9 else [tick for tick in ticks if f"{tick:e}".startswith("1")]
+
+
+def draw_speedup(results, shape):
+    """The ladder at one shape. Bars, on a logarithmic axis: equal steps are equal factors."""
+    rungs = results_module.ladder([result for result in results if result.shape == shape])
+    base = rungs[0]
+    speedups = [base.median_ms / rung.median_ms for rung in rungs]
+    limit_ms, limit_by = limit_of_device(rungs[-1])
+    limit = base.median_ms / limit_ms if limit_ms else None
+
+    left = min(speedups) / 1.6  # so that the shortest bar is a bar too
+    right = max(speedups + ([limit] if limit else [])) * 1.25
+    figure, axes = plt.subplots(figsize=(9, 2.1 + 0.52 * len(rungs)), layout="none")
+    height = figure.get_size_inches()[1]
+    figure.subplots_adjust(left=0.235, right=0.97, top=1 - 1.0 / height, bottom=0.72 / height)
+    axes.set_xscale("log")
+    # Room for the label of the longest bar, in parts of the axis' length.
+    span = math.log(right / left)
+    longest = math.log(max(speedups) / left) / span
+    if longest + 0.22 > 1:
+        right = left * math.exp(span * (longest + 0.22))
+    axes.set_xlim(left, right)
+
+    places = list(range(len(rungs)))[::-1]
+    colours = [COLOURS[min(i, len(COLOURS) - 1)] for i in range(len(rungs))]
+    axes.barh(places, [s - left for s in speedups], left=left, height=0.66, color=colours)
+    for place, rung, speedup in zip(places, rungs, speedups):
+        text = times(speedup)
+        axes.annotate(
+            text,
+            (speedup, place),
+            (6, 0),
+            textcoords="offset points",
+            va="center",
+            fontweight="bold",
+            bbox=HALO,
+        )
+        axes.annotate(
+            milliseconds(rung.median_ms),
+            (speedup, place),
+            (14 + 8 * len(text), 0),
+            textcoords="offset points",
+            va="center",
+            color=FAINT,
+            bbox=HALO,
+        )
+    if limit and limit < right:
+        axes.axvline(limit, color=INK, linestyle=(0, (4, 3)), linewidth=1, zorder=0)
+        side = "right" if math.log(limit / left) > 0.5 * math.log(right / left) else "left"
+        axes.annotate(
+            f"limit of this device: {milliseconds(limit_ms)} ({limit_by})",
+            (limit, len(rungs) - 0.5),
+            (-5 if side == "right" else 5, 3),
+            textcoords="offset points",
+            ha=side,
+            va="bottom",
+            fontsize=9,
+            color=FAINT,
+        )
+
+    axes.set_yticks(places, [bar_label(rung, results) for rung in rungs])
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+    axes.set_ylim(-0.5, len(rungs) - 0.5)
+    axes.xaxis.set_major_locator(FixedLocator(log_ticks(left, right)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}×"))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.grid(axis="x", color=GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.set_xlabel(f"times faster than {bar_label(base, results)} (logarithmic)")
+    titles(
+        figure,
+        f"{base.operator.capitalize()}, {dtype_text(base.dtype)}, {shape_text(shape)}",
+        rungs,
+    )
+    return figure
+
+
+def slope(points):
+    """The exponent p of time = c * L^p, by least squares on the logarithms."""
+    xs = [math.log(length) for length, _ in points]
+    ys = [math.log(ms) for _, ms in points]
+    mean_x, mean_y = sum(xs) / len(xs), sum(ys) / len(ys)
+    return sum((x - mean_x) * (y - mean_y) for x, y in zip(xs, ys)) / sum(
+        (x - mean_x) ** 2 for x in xs
+    )
+
+
+def sweeps(results):
+    """The results that differ in L only, of 3 lengths at least.
+
+    {(B, H, E, M): {kernel: {L: result}}}
+    """
+    groups = {}
+    for result in results:
+        key = (result.shape.B, result.shape.H, result.shape.E, result.shape.M)
+        at_lengths = groups.setdefault(key, {}).setdefault(result.kernel, {})
+        at_lengths[result.shape.L] = result  # measured again: the last counts
+    long_enough = {}
+    for key, kernels in groups.items():
+        kernels = {kernel: points for kernel, points in kernels.items() if len(points) >= 3}
+        if kernels:
+            long_enough[key] = kernels
+    return long_enough
+
+
+def draw_length(kernels, results):
+    """Time against L for the kernels of one sweep."""
+    figure, axes = plt.subplots(figsize=(9, 5.6), layout="none")
+    figure.subplots_adjust(left=0.1, right=0.97, top=1 - 1.0 / 5.6, bottom=0.7 / 5.6)
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    everything = [result for points in kernels.values() for result in points.values()]
+    order = sorted(kernels, key=lambda kernel: results_module.home_stage(kernel, results))
+    labelled = []
+    for i, kernel in enumerate(order):
+        points = [(length, kernels[kernel][length].median_ms) for length in sorted(kernels[kernel])]
+        fitted = slope(points)
+        label = bar_label(next(iter(kernels[kernel].values())), results)
+        print(f"{label}: time ~ L^{fitted:.3f} from L = {points[0][0]} to {points[-1][0]}")
+        axes.plot(
+            [x for x, _ in points],
+            [y for _, y in points],
+            color=COLOURS[(i + 2) % len(COLOURS)],
+            linewidth=2,
+            marker=MARKERS[i % len(MARKERS)],
+            markersize=7,
+            label=f"{label}: slope {fitted:.2f}",
+        )
+        if all(abs(math.log(points[-1][1] / other)) > 0.4 for other in labelled):  # no overlap
+            axes.annotate(
+                milliseconds(points[-1][1]),
+                points[-1],
+                (0, 10),
+                ha="center",
+                fontsize=9,
+                textcoords="offset points",
+                color=FAINT,
+                bbox=HALO,
+            )
+            labelled.append(points[-1][1])
+
+    lengths = sorted({result.shape.L for result in everything})
+    axes.set_xlim(lengths[0] / 1.3, lengths[-1] * 1.5)
+    axes.xaxis.set_major_locator(FixedLocator(lengths))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_ylim(axes.get_ylim()[0] / 1.2, axes.get_ylim()[1] * 1.5)
+    axes.yaxis.set_major_locator(FixedLocator(log_ticks(*axes.get_ylim())))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.grid(color=GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.set_xlabel("sequence length L")
+    axes.set_ylabel("median time in ms")
+    axes.legend(loc="upper left", frameon=True, facecolor="white", edgecolor="none", framealpha=0.9)
+    one = everything[0]
+    titles(
+        figure,
+        f"{one.operator.capitalize()}, {dtype_text(one.dtype)}, "
+        f"{shape_text(one.shape, without_length=True)}: time against length",
+        everything,
+    )
+    return figure
+
+
+def save(figure, out, name):
+    """Writes both formats. Each is renamed into place when whole: nobody sees half a chart."""
+    for extension in ("svg", "png"):
+        path = os.path.join(out, f"{name}.{extension}")
+        metadata = {"Date": None, "Creator": None} if extension == "svg" else {"Software": None}
+        handle, temporary = tempfile.mkstemp(dir=out, suffix=f".{extension}")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                figure.savefig(file, format=extension, metadata=metadata, dpi=160)
+            os.chmod(temporary, 0o644)  # mkstemp's file is the owner's alone
+            os.replace(temporary, path)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+        print(path)
+    plt.close(figure)
+
+
+def largest_group(results):
+    """One operator and one dtype; a chart never mixes them. The one with the most results."""
+    groups = {}
+    for result in results:
+        groups.setdefault((result.operator, result.dtype), []).append(result)
+    return max(groups.values(), key=len)
+
+
+def draw_all(results, shapes, out, prefix):
+    results_module.only_device(results)
+    results = largest_group(results)
+    recorded = {result.shape for result in results}
+    for shape in shapes or results_module.shapes_of_first_stage(results)[:1]:
+        if shape in recorded:
+            name = f"{prefix}speedup" + (f"_{str(shape).replace(',', '_')}" if shapes else "")
+            save(draw_speedup(results, shape), out, name)
+    found = sweeps(results)
+    if found:
+        longest = max(found.values(), key=lambda kernels: max(map(len, kernels.values())))
+        save(draw_length(longest, results), out, f"{prefix}length")
+    else:
+        print(f"no {prefix}length chart: no kernel was timed at three lengths")
+
+
+def parse_shape(text):
+    try:
+        shape = Shape(*(int(part) for part in text.split(",")))
+    except (ValueError, TypeError):
+        raise ResultsError(f"--shape {text}: five sizes are expected, B,H,L,E,M") from None
+    return shape
+
+
+class Parser(argparse.ArgumentParser):
+    def error(self, message):  # one line, where argparse prints its usage as well
+        raise ResultsError(f"charts.py: {message}")
+
+
+def main():
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="+", metavar="RESULTS")
+    parser.add_argument("--out", required=True, metavar="DIR", help="made if it does not exist")
+    parser.add_argument(
+        "--shape",
+        action="append",
+        default=[],
+        metavar="B,H,L,E,M",
+        help="draw the ladder at this shape (may be given several times); "
+        "default: the shape that the first stage was timed at first",
+    )
+    arguments = parser.parse_args()
+    shapes = [parse_shape(text) for text in arguments.shape]
+    results = results_module.load_all(arguments.files)
+    for shape in shapes:
+        if all(result.shape != shape for result in results):
+            raise ResultsError(f"--shape {shape}: nothing was recorded at this shape")
+    matplotlib.rcParams.update(STYLE)
+    try:
+        os.makedirs(arguments.out, exist_ok=True)
+        for on_host, prefix in ((False, ""), (True, "cpu_")):
+            part = [result for result in results if result.on_host == on_host]
+            if part:
+                draw_all(part, shapes, arguments.out, prefix)
+    except OSError as error:
+        raise ResultsError(f"{error.filename or arguments.out}: {error.strerror}") from None
+
+
+if __name__ == "__main__":
+    results_module.run_main(main)

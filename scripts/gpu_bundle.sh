@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# Builds every stage for one GPU architecture on this machine, which needs nvcc but no GPU, and
+# packs the executables with the libraries they load into build/bundle/, to be carried elsewhere:
+#
+#   scripts/gpu_bundle.sh [ARCHITECTURE]      90a unless given: Hopper
+#   scripts/gpu_session.sh build/bundle OUT   there
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+architecture=${1:-90a}
+if ! [[ $# -le 1 && $architecture =~ ^[0-9]{2,3}[af]?$ ]]; then
+  printf "gpu_bundle: one architecture is expected, such as 90a, not '%s'\n" "$*" >&2
+  exit 2
+fi
+
+build=build/cuda-$architecture
+bundle=build/bundle
+scripts/setup.sh
+cmake --log-level=NOTICE --preset cuda-portable -B "$build" \
+  -DCMAKE_CUDA_ARCHITECTURES="$architecture"
+cmake --build "$build"
+
+rm -rf "$bundle"
+mkdir -p "$bundle/lib"
+pack() {  # EXECUTABLE FOLDER
+  mkdir -p "$bundle/$2"
+  cp "$1" "$bundle/$2/"
+  # All but glibc, which has to be the other machine's own.
+  ldd "$1" | awk '$3 ~ /^\// {print $3}' |
+    grep -Ev '/(libc|libm|libdl|librt|libpthread)\.so' | xargs -r cp -t "$bundle/lib"
+}
+for folder in [0-9][0-9]_*/; do
+  stage=${folder%/}
+  if [[ -x $build/$stage/$stage ]]; then
+    pack "$build/$stage/$stage" "$stage"
+  fi
+done
+# The tests that this build has, beside the drivers.
+while IFS= read -r test; do
+  pack "$test" tests
+done < <(find "$build/tests" -type f -executable ! -path '*/CMakeFiles/*' 2>/dev/null)
+
+printf '\n%s, for sm_%s, commit %s:\n' "$bundle" "$architecture" \
+  "$(git describe --always --dirty --abbrev=10 2>/dev/null || printf unknown)"
+(cd "$bundle" && find . -type f -printf '%P\n' | sort)
+du -sh "$bundle"

@@ -1,0 +1,215 @@
+#!/usr/bin/env python3
+"""Reads the results files that the stage drivers write: JSON Lines, one timed kernel per line.
+
+Whatever cannot be trusted to be a result is an error that names file and line; nothing is skipped.
+Run on its own, it checks files: results.py FILE...
+"""
+
+import dataclasses
+import json
+import math
+import re
+import sys
+
+SCHEMA = 1
+
+
+class ResultsError(Exception):
+    """One line for the reader: what is wrong, and where."""
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class Shape:
+    B: int
+    H: int
+    L: int
+    E: int
+    M: int
+
+    def __str__(self):
+        return f"{self.B},{self.H},{self.L},{self.E},{self.M}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    stage: str  # the stage whose driver timed it
+    kernel: str
+    picked: bool
+    baseline: str
+    speedup: float | None  # none where the baseline was not timed beside it
+    operator: str
+    shape: Shape
+    dtype: str
+    median_ms: float
+    min_ms: float
+    max_ms: float
+    samples: int
+    bytes: float
+    flops: float
+    gb_per_s: float
+    tflop_per_s: float
+    copy_gb_per_s: float
+    fma_tflop_per_s: float | None  # on the host neither is known
+    predicted_ms: float | None
+    rel_error: float
+    max_abs_error: float
+    device: str
+    sm: str
+    sm_clock_mhz: float
+    memory_clock_mhz: float
+    driver: str
+    toolkit: str
+    commit: str
+    date: str
+
+    @property
+    def on_host(self):
+        return self.sm == "host"
+
+
+# Without these a chart would divide by zero or take the logarithm of nothing.
+POSITIVE = {"speedup", "median_ms", "min_ms", "max_ms", "samples"}
+DATE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
+
+
+def _reject_constant(name):
+    raise ValueError(f"{name} is not a measurement")
+
+
+def _number(name, value):
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ValueError(f"'{name}' should be a number, not {json.dumps(value)}")
+    if not math.isfinite(value) or value < 0 or (name in POSITIVE and value == 0):
+        raise ValueError(f"'{name}' is {value}")
+    return value
+
+
+def _shape(value):
+    letters = [field.name for field in dataclasses.fields(Shape)]
+    if not isinstance(value, dict) or sorted(value) != sorted(letters):
+        raise ValueError("'shape' should have B, H, L, E and M")
+    for letter in letters:
+        if type(value[letter]) is not int or value[letter] < 1:
+            raise ValueError(f"'shape' has {letter} = {json.dumps(value[letter])}")
+    return Shape(**value)
+
+
+def parse_line(line):
+    """The result on one line; ValueError says what is wrong with it."""
+    try:
+        record = json.loads(line, parse_constant=_reject_constant)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"not JSON ({error.msg} at column {error.colno})") from None
+    if not isinstance(record, dict):
+        raise ValueError("not a JSON object")
+    if record.get("schema") != SCHEMA:
+        raise ValueError(
+            f"schema {json.dumps(record.get('schema'))}, but this script reads {SCHEMA}"
+        )
+
+    values = {}
+    for field in dataclasses.fields(Result):
+        if field.name not in record:
+            raise ValueError(f"'{field.name}' is missing")
+        value = record[field.name]
+        if field.type is Shape:
+            value = _shape(value)
+        elif field.type is float or (field.type == float | None and value is not None):
+            value = _number(field.name, value)
+        elif field.type is int:
+            if type(value) is not int:
+                raise ValueError(
+                    f"'{field.name}' should be a whole number, not {json.dumps(value)}"
+                )
+            value = _number(field.name, value)
+        elif field.type in (str, bool) and type(value) is not field.type:
+            kind = {str: "a string", bool: "true or false"}[field.type]
+            raise ValueError(f"'{field.name}' should be {kind}, not {json.dumps(value)}")
+        values[field.name] = value
+    if not DATE.fullmatch(values["date"]):
+        raise ValueError(f"'date' should look like 2026-11-20T16:30:00Z, not '{values['date']}'")
+    return Result(**values)
+
+
+def load(path):
+    """All results of one file, in the order they were recorded."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            lines = file.read().splitlines()
+    except OSError as error:
+        raise ResultsError(f"{path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ResultsError(f"{path}: not a text file") from None
+    results = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            results.append(parse_line(line))
+        except ValueError as error:
+            raise ResultsError(f"{path}:{number}: {error}") from None
+    if not results:
+        raise ResultsError(f"{path}: no results in it")
+    return results
+
+
+def load_all(paths):
+    return [result for path in paths for result in load(path)]
+
+
+def home_stage(kernel, results):
+    """The stage a kernel belongs to; the next stage's driver times it too, beside its own."""
+    if re.match(r"\d\d_", kernel):
+        return kernel
+    return min(result.stage for result in results if result.kernel == kernel)
+
+
+def ladder(results):
+    """One result per kernel, in the order the reader meets them: by stage, then as recorded.
+
+    Where a kernel was timed more than once, its own stage's run counts, and of those the last.
+    """
+    chosen = {}
+    for result in results:
+        home = home_stage(result.kernel, results)
+        seen = chosen.get(result.kernel)
+        if seen is None or result.stage == home or seen.stage != home:
+            chosen[result.kernel] = result  # a dict keeps the place of the first
+    return sorted(chosen.values(), key=lambda result: home_stage(result.kernel, results))
+
+
+def only_device(results):
+    """The results' device; an error if there are several, since they cannot be compared."""
+    devices = sorted({result.device for result in results})
+    if len(devices) > 1:
+        raise ResultsError(f"results of several devices cannot share a chart: {', '.join(devices)}")
+    return devices[0]
+
+
+def shapes_of_first_stage(results):
+    """The shapes at which the lowest stage was timed, in the order recorded.
+
+    They show the whole ladder; a sweep over L is run for the last stage only.
+    """
+    first = min(result.stage for result in results)
+    return list(dict.fromkeys(result.shape for result in results if result.stage == first))
+
+
+def run_main(main):
+    """Runs a script's main; what the reader did wrong costs one line and exit status 2."""
+    try:
+        sys.exit(main())
+    except ResultsError as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)
+
+
+def main():
+    if len(sys.argv) < 2:
+        raise ResultsError("usage: results.py FILE...")
+    for path in sys.argv[1:]:
+        print(f"{path}: {len(load(path))} results")
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -1,0 +1,47 @@
+"""What the scripts that keep Markdown pages in step with their sources share."""
+
+import difflib
+import os
+import sys
+import tempfile
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+def read(path):
+    with open(path, encoding="utf-8") as file:
+        return file.read()
+
+
+def write(path, text):
+    """Replaces the file as a whole, or not at all."""
+    handle, temporary = tempfile.mkstemp(dir=os.path.dirname(path) or ".")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.chmod(temporary, os.stat(path).st_mode & 0o777)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def update(path, wanted, check, command):
+    """Brings a page to its wanted text, or with `check` shows what differs. True if it did."""
+    found = read(path)
+    if found == wanted:
+        return False
+    if check:
+        name = os.path.relpath(path)
+        sys.stdout.writelines(
+            difflib.unified_diff(
+                found.splitlines(True),
+                wanted.splitlines(True),
+                name,
+                f"{name} as {command} writes it",
+            )
+        )
+    else:
+        write(path, wanted)
+        print(f"updated {os.path.relpath(path)}")
+    return True

@@ -1,0 +1,276 @@
+// The driver as a whole, on a toy stage: what it prints, what it returns, what it leaves behind.
+#include "common/driver/driver.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "common/driver/environment.hpp"
+#include "temporary_folder.hpp"
+#include "toy_stage.hpp"
+
+namespace attn::driver {
+namespace {
+
+struct Outcome {
+  int status;
+  std::string out, err;
+};
+
+Outcome run_stage(const Stage& stage, std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), "toy");
+  std::vector<char*> argv;
+  for (auto& argument : arguments) argv.push_back(argument.data());
+  testing::internal::CaptureStdout();
+  testing::internal::CaptureStderr();
+  const int status = run(stage, argv.size(), argv.data());
+  std::fflush(stdout);
+  return {status, testing::internal::GetCapturedStdout(), testing::internal::GetCapturedStderr()};
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+class Driver : public testing::Test {
+ protected:
+  Driver() { setenv("ATTN_VERIFY_BUDGET", "2e7", 1); }
+  ~Driver() override { unsetenv("ATTN_VERIFY_BUDGET"); }
+  const TemporaryFolder folder_;
+  const std::string results_ = folder_.file("results.jsonl");
+};
+
+TEST_F(Driver, VerifiesTimesAndReports) {
+  const Outcome outcome = run_stage(toy_stage(), {"--benchmark_min_time=0.01"});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_EQ(outcome.err, "");
+  for (const char* part :
+       {"00_toy: a kernel to test the driver with", "runs on: CPU (",
+        "computes: causal product, f32, B,H,L,E,M = 1,2,64,16,16",
+        "verified: ", "worst relative error", "GB/s", "speedup", "second *", "00_toy (second) is "})
+    EXPECT_TRUE(contains(outcome.out, part)) << part << "\nnot in\n" << outcome.out;
+}
+
+TEST_F(Driver, RecordsOneLinePerKernelAndShape) {
+  const Outcome outcome =
+      run_stage(toy_stage(), {"--shape", "1,1,32,8,8", "--shape", "2,1,16,8,4", "--results",
+                              results_, "--benchmark_min_time=3x", "--benchmark_repetitions=5"});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  std::ifstream file(results_);
+  std::vector<nlohmann::json> records;
+  for (std::string line; std::getline(file, line);) records.push_back(nlohmann::json::parse(line));
+  ASSERT_EQ(records.size(), 4u);
+  const auto& record = records[3];
+  EXPECT_EQ(record["schema"], 1);
+  EXPECT_EQ(record["stage"], "00_toy");
+  EXPECT_EQ(record["kernel"], "second");
+  EXPECT_EQ(record["baseline"], "first");
+  EXPECT_EQ(record["picked"], true);
+  EXPECT_EQ(record["shape"], (nlohmann::json{{"B", 2}, {"H", 1}, {"L", 16}, {"E", 8}, {"M", 4}}));
+  EXPECT_EQ(record["dtype"], "f32");
+  EXPECT_EQ(record["samples"], 5);
+  EXPECT_EQ(record["bytes"], 4 * 2 * 16 * (8 + 8 + 4 + 4));
+  EXPECT_EQ(record["sm"], "host");
+  EXPECT_GT(record["median_ms"], 0);
+  EXPECT_LE(record["min_ms"], record["median_ms"]);
+  EXPECT_LE(record["median_ms"], record["max_ms"]);
+  EXPECT_NEAR(record["speedup"].get<double>(),
+              records[2]["median_ms"].get<double>() / record["median_ms"].get<double>(), 1e-3);
+  EXPECT_LE(record["rel_error"], 1e-5);
+  EXPECT_EQ(record["date"].get<std::string>().size(), 20u);
+}
+
+TEST_F(Driver, VerifyOnlyTimesAndRecordsNothing) {
+  const Outcome outcome = run_stage(toy_stage(), {"--verify-only", "--results", results_});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_TRUE(contains(outcome.out, "verified: "));
+  EXPECT_FALSE(contains(outcome.out, "GB/s"));
+  EXPECT_FALSE(std::filesystem::exists(results_));
+}
+
+struct FaultAndMessage {
+  Fault fault;
+  std::vector<std::string> message;
+};
+class DriverFault : public Driver, public testing::WithParamInterface<FaultAndMessage> {};
+
+TEST_P(DriverFault, IsNamedAndNothingIsTimedOrRecorded) {
+  const Outcome outcome = run_stage(toy_stage(GetParam().fault), {"--results", results_});
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+  EXPECT_TRUE(contains(outcome.err, "second at --shape ")) << outcome.err;
+  for (const auto& part : GetParam().message)
+    EXPECT_TRUE(contains(outcome.err, part)) << part << "\nnot in\n" << outcome.err;
+  EXPECT_FALSE(contains(outcome.out, "GB/s"));
+  EXPECT_FALSE(std::filesystem::exists(results_));
+
+  // The stage's other kernel is right.
+  EXPECT_EQ(run_stage(toy_stage(GetParam().fault), {"--verify-only", "--kernel", "first"}).status,
+            0);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Faults, DriverFault,
+    testing::Values(FaultAndMessage{Fault::wrong_element,
+                                    {"is wrong: relative error",
+                                     "first wrong element o[b=0, h=0, l=0, m=", "expected"}},
+                    FaultAndMessage{Fault::unwritten_element,
+                                    {"first wrong element o[b=0, h=0, l=0, m=",
+                                     "= nan (never written), expected"}},
+                    FaultAndMessage{Fault::nan,
+                                    {"first wrong element o[b=0, h=0, l=0, m=", "= nan, expected"}},
+                    FaultAndMessage{Fault::throws, {"failed: the kernel gave up"}}));
+
+TEST_F(Driver, AFailingCheckIsAFailure) {
+  Stage stage = toy_stage();
+  Comparison wrong;
+  wrong.elements = 1;
+  wrong.error_square = wrong.reference_square = 1;
+  wrong.first_wrong = {0, 0, 3, 4, 2.0, 1.0, false};
+  stage.checks = {{"the layer", 1e-5, [&] { return wrong; }}};
+  const Outcome outcome = run_stage(stage, {});
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_TRUE(contains(outcome.err, "the layer is wrong: relative error 1")) << outcome.err;
+  EXPECT_TRUE(contains(outcome.err, "[b=0, h=0, l=3, m=4] = 2, expected 1")) << outcome.err;
+
+  // A check that compares nothing proves nothing.
+  stage.checks = {{"the layer", 1e-5, [] { return Comparison(); }}};
+  EXPECT_EQ(run_stage(stage, {}).status, 1);
+}
+
+TEST_F(Driver, BadInputGetsOneLineAndStatusTwo) {
+  const std::string file = folder_.file("a_file");
+  std::ofstream(file) << "x\n";
+  const struct {
+    std::vector<std::string> arguments;
+    std::vector<std::string> parts;  // the flag, and what is accepted
+  } kCases[] = {
+      {{"--nonsense"}, {"unknown flag --nonsense", "--shape", "--help"}},
+      {{"--nonsense=3"}, {"unknown flag --nonsense"}},
+      {{"-x"}, {"unknown flag -x"}},
+      {{"stray"}, {"stray"}},
+      {{"--shape"}, {"--shape lacks its value", "B,H,L,E,M"}},
+      {{"--shape", "--list"}, {"--shape --list", "B,H,L,E,M"}},
+      {{"--shape", "4,4"}, {"--shape 4,4", "expected B,H,L,E,M"}},
+      {{"--shape", "0,1,1,1,1"}, {"--shape 0,1,1,1,1", "from 1 up"}},
+      {{"--shape", "-1,1,1,1,1"}, {"--shape", "B,H,L,E,M"}},
+      {{"--shape=-1,1,1,1,1"}, {"--shape -1,1,1,1,1", "from 1 up"}},
+      {{"--shape", "1,1,1,513,1"}, {"at most 512"}},
+      {{"--shape", "1e30,1,1,1,1"}, {"--shape 1e30,1,1,1,1"}},
+      {{"--shape", "1,1,1,1,1x"}, {"--shape 1,1,1,1,1x"}},
+      {{"--shape", "1,1,1,1,1", "1,1,1,1,1"}, {"1,1,1,1,1"}},
+      {{"--shape", "1024,1024,1000000,512,512"}, {"--shape 1024,1024,1000000,512,512", "GB"}},
+      {{"--dtype", "f16"}, {"--dtype f16", "f32 or bf16"}},
+      {{"--dtype", "bf16"}, {"--dtype bf16", "accepted is f32"}},
+      {{"--dtype", "f32", "--dtype", "f32"}, {"--dtype is given 2 times"}},
+      {{"--seed", "-1"}, {"--seed", "whole number"}},
+      {{"--seed=1.5"}, {"--seed 1.5", "whole number"}},
+      {{"--seed", ""}, {"--seed", "whole number"}},
+      {{"--kernel", "third"}, {"--kernel third", "first, second"}},
+      {{"--results", "/no/such/folder/r.jsonl"}, {"--results /no/such/folder/r.jsonl"}},
+      {{"--results", folder_.path()}, {"--results", "folder"}},
+      {{"--results", file + "/x"}, {"--results"}},
+      {{"--results", ""}, {"--results"}},
+      {{"--verify-only=maybe"}, {"--verify-only"}},
+      {{"--benchmark_nonsense=1"}, {"--benchmark_nonsense"}},
+      {{"--benchmark_min_time=x"}, {"--benchmark_min_time=x", "seconds"}},
+      {{"--benchmark_min_time=-1"}, {"--benchmark_min_time=-1", "seconds"}},
+      {{"--benchmark_min_time=1.5x"}, {"--benchmark_min_time=1.5x"}},
+      {{"--benchmark_repetitions=0"}, {"--benchmark_repetitions=0", "whole number"}},
+      {{"--benchmark_repetitions"}, {"--benchmark_repetitions"}},
+      {{"--benchmark_filter=("}, {"--benchmark_filter=(", "regular expression"}},
+      {{"--benchmark_filter=nothing"}, {"--benchmark_filter=nothing", "00_toy/first/"}},
+      {{"--benchmark_format=xml"}, {"--benchmark_format=xml", "json"}},
+      {{"--benchmark_out=/no/such/folder/x"}, {"--benchmark_out=/no/such/folder/x"}},
+  };
+  for (const auto& [arguments, parts] : kCases) {
+    const Outcome outcome = run_stage(toy_stage(), arguments);
+    EXPECT_EQ(outcome.status, 2) << testing::PrintToString(arguments);
+    EXPECT_EQ(outcome.out, "") << testing::PrintToString(arguments);
+    EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+    for (const auto& part : parts)
+      EXPECT_TRUE(contains(outcome.err, part)) << part << "\nnot in\n" << outcome.err;
+  }
+}
+
+TEST_F(Driver, BadInputLeavesTheResultsFileAsItWas) {
+  for (const auto& bad : std::vector<std::vector<std::string>>{
+           {"--shape", "4,4"}, {"--nonsense"}, {"--benchmark_nonsense=1"}, {"--kernel", "third"}}) {
+    std::vector<std::string> arguments = {"--results", results_};
+    arguments.insert(arguments.end(), bad.begin(), bad.end());
+    EXPECT_EQ(run_stage(toy_stage(), arguments).status, 2);
+    EXPECT_FALSE(std::filesystem::exists(results_));
+  }
+}
+
+TEST_F(Driver, ListsKernelsAndPick) {
+  Stage stage = toy_stage();
+  stage.pick = [](const Shape& shape) { return shape.L > 100 ? "second" : "first"; };
+  const Outcome outcome =
+      run_stage(stage, {"--list", "--shape", "1,1,10,8,8", "--shape", "1,1,1000,8,8"});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_EQ(outcome.out,
+            "first\nsecond\npicked at 1,1,10,8,8: first\npicked at 1,1,1000,8,8: second\n");
+}
+
+TEST_F(Driver, HelpNamesEveryFlag) {
+  const Outcome outcome = run_stage(toy_stage(), {"--help"});
+  EXPECT_EQ(outcome.status, 0);
+  for (const char* flag : {"--shape B,H,L,E,M", "--dtype f32|bf16", "--seed N", "--kernel NAME",
+                           "--verify-only", "--list", "--results FILE", "--benchmark_"})
+    EXPECT_TRUE(contains(outcome.out, flag)) << outcome.out;
+}
+
+TEST_F(Driver, FilterAndKernelChooseWhatIsTimed) {
+  Outcome outcome = run_stage(toy_stage(), {"--benchmark_filter=/first/",
+                                            "--benchmark_min_time=0.01", "--results", results_});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_TRUE(contains(outcome.out, "  first ")) << outcome.out;
+  EXPECT_FALSE(contains(outcome.out, "  second *")) << outcome.out;
+
+  outcome = run_stage(toy_stage(Fault::throws), {"--kernel", "first", "--benchmark_min_time=0.01"});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+}
+
+TEST_F(Driver, ThePreviousStageIsTimedBesideAndFirst) {
+  Stage stage = toy_stage();
+  stage.previous = stage.kernels[0];
+  stage.previous->name = "00_older";
+  const Outcome outcome =
+      run_stage(stage, {"--kernel", "second", "--benchmark_min_time=0.01", "--results", results_});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  std::ifstream file(results_);
+  std::string line;
+  ASSERT_TRUE(std::getline(file, line));
+  auto record = nlohmann::json::parse(line);
+  EXPECT_EQ(record["stage"], "00_toy");
+  EXPECT_EQ(record["kernel"], "00_older");
+  EXPECT_EQ(record["picked"], false);
+  ASSERT_TRUE(std::getline(file, line));
+  record = nlohmann::json::parse(line);
+  EXPECT_EQ(record["kernel"], "second");
+  EXPECT_EQ(record["baseline"], "00_older");
+  EXPECT_TRUE(contains(outcome.out, "than 00_older at 1,2,64,16,16 f32")) << outcome.out;
+}
+
+// Without a GPU: kernels are verified, in emulation; nothing is timed or recorded, and it says so.
+TEST_F(Driver, AnEmulatedStageClaimsNoSpeedup) {
+  if (!kEmulated) GTEST_SKIP() << "the CPU build only";
+  Stage stage = toy_stage();
+  stage.on_host = false;
+  const Outcome outcome = run_stage(stage, {"--results", results_});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_TRUE(contains(outcome.out, "runs on: CPU, emulated")) << outcome.out;
+  EXPECT_TRUE(contains(outcome.out, "verified: "));
+  EXPECT_TRUE(contains(outcome.out, "nothing is timed, no speedup is claimed"));
+  EXPECT_TRUE(contains(outcome.out, "No GPU figures of this stage are recorded"));
+  EXPECT_FALSE(contains(outcome.out, "faster"));
+  EXPECT_FALSE(std::filesystem::exists(results_));
+}
+
+}  // namespace
+}  // namespace attn::driver

@@ -1,0 +1,122 @@
+#include "common/driver/verify.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "toy_stage.hpp"
+
+namespace attn::driver {
+namespace {
+
+// What the design asks every stage to survive.
+const std::set<int64_t> kLengths = {1, 2, 15, 16, 17, 63, 64, 65, 100, 127, 997, 1024};
+const std::set<int64_t> kHeadSizes = {1, 8, 10, 32, 48, 60, 64, 100, 128, 200, 256, 512};
+
+struct Covered {
+  std::set<int64_t> lengths, e, m;
+  std::set<std::pair<int64_t, int64_t>> head_size_pairs;
+  std::set<Layout> layouts;
+  int64_t most_slices = 0, fewest_slices = 1 << 30;
+
+  explicit Covered(const std::vector<Case>& cases) {
+    for (const auto& [shape, layout] : cases) {
+      lengths.insert(shape.L);
+      e.insert(shape.E);
+      m.insert(shape.M);
+      head_size_pairs.insert({shape.E, shape.M});
+      layouts.insert(layout);
+      most_slices = std::max(most_slices, shape.B * shape.H);
+      fewest_slices = std::min(fewest_slices, shape.B * shape.H);
+    }
+  }
+};
+
+void expect_all_sizes(const Covered& covered) {
+  EXPECT_TRUE(std::includes(covered.lengths.begin(), covered.lengths.end(), kLengths.begin(),
+                            kLengths.end()));
+  EXPECT_EQ(covered.e, kHeadSizes);
+  EXPECT_TRUE(
+      std::includes(covered.m.begin(), covered.m.end(), kHeadSizes.begin(), kHeadSizes.end()));
+  EXPECT_EQ(covered.layouts.size(), 2u);
+}
+
+TEST(VerificationGrid, HoldsEveryCombination) {
+  const auto cases = whole_grid();
+  expect_all_sizes(Covered(cases));
+  int64_t few_slices = 0;
+  for (const Case& c : cases) few_slices += c.shape.B * c.shape.H < 100;
+  EXPECT_EQ(few_slices, 12 * 12 * 12);
+  EXPECT_GT(Covered(cases).most_slices, 65535);
+  EXPECT_EQ(Covered(cases).fewest_slices, 1);
+  const auto many = [&](auto&& condition) {
+    return std::any_of(cases.begin(), cases.end(), condition);
+  };
+  EXPECT_TRUE(many([](const Case& c) { return c.shape.B > 65535; }));
+  EXPECT_TRUE(many([](const Case& c) { return c.shape.H > 65535; }));
+}
+
+TEST(VerificationGrid, SubsetCoversEverySizeAndPairOfHeadSizes) {
+  for (uint64_t seed : {0, 1, 2}) {
+    const Covered covered(covering_subset(5e8, seed));
+    expect_all_sizes(covered);
+    EXPECT_EQ(covered.head_size_pairs.size(), 12u * 12);
+    EXPECT_GT(covered.most_slices, 65535);
+    EXPECT_EQ(covered.fewest_slices, 1);
+  }
+}
+
+TEST(VerificationGrid, ASmallBudgetStillCoversEverySize) {
+  const auto cases = covering_subset(3e7, 0);
+  expect_all_sizes(Covered(cases));
+  EXPECT_LT(cases.size(), 100u);
+}
+
+TEST(VerificationGrid, TheBudgetIsReadFromTheEnvironment) {
+  setenv("ATTN_VERIFY_BUDGET", "6e7", 1);
+  EXPECT_EQ(verification_cases(true, 2, 0), covering_subset(3e7, 0));
+  for (const char* bad : {"", "x", "1e8x", "-1", "nan"}) {
+    setenv("ATTN_VERIFY_BUDGET", bad, 1);
+    EXPECT_THROW(verification_cases(true, 2, 0), std::invalid_argument) << bad;
+  }
+  unsetenv("ATTN_VERIFY_BUDGET");
+}
+
+// A kernel that is wrong only in one slice of many, which a sample may miss, still has to write it.
+TEST(Verifier, FindsAnUnwrittenElementOutsideTheSample) {
+  const Stage stage = toy_stage();
+  const Kernel kernel{"careless",
+                      Dtype::f32,
+                      [&](const Tensors& t) {
+                        const auto o = t.view<float>("o");
+                        float& element = o.row(0, 40001, 0)[1];
+                        const float poison = element;
+                        stage.kernels[0].run(t);
+                        element = poison;
+                      },
+                      {}};
+  const Verifier verifier{stage.op, Dtype::f32, 0, true};
+  try {
+    verifier.run({&kernel}, {{{1, 70000, 1, 2, 2}, Layout::BLHD}});
+    ADD_FAILURE() << "not found";
+  } catch (const WrongResult& error) {
+    EXPECT_NE(std::string(error.what()).find("o[b=0, h=40001, l=0, m=1] = nan (never written)"),
+              std::string::npos)
+        << error.what();
+  }
+}
+
+// Float32 dot products that cancel must not fail a right kernel, whatever the seed.
+TEST(Verifier, TinyShapesPassAtManySeeds) {
+  const Stage stage = toy_stage();
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    const Verifier verifier{stage.op, Dtype::f32, seed, true};
+    verifier.run({&stage.kernels[0]}, {{{1, 1, 1, 10, 1}, Layout::BHLD},
+                                       {{1, 1, 2, 8, 3}, Layout::BLHD},
+                                       {{1, 2, 1, 512, 1}, Layout::BHLD}});
+  }
+}
+
+}  // namespace
+}  // namespace attn::driver

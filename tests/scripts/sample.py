@@ -1,0 +1,148 @@
+"""Results for the tests of the scripts: made up, and never written outside a test's own folder."""
+
+import contextlib
+import io
+import json
+import os
+import subprocess
+import sys
+
+SCRIPTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "scripts")
+sys.path.insert(0, SCRIPTS)
+
+import results  # noqa: E402
+
+
+def record(
+    stage="02_naive_cuda", kernel="02_naive_cuda", ms=40.0, shape=(16, 8, 4096, 64, 64), **more
+):
+    b, h, length, e, m = shape
+    moved = 4.0 * b * h * length * (2 * e + 2 * m)
+    flops = 4.0 * b * h * length * e * m
+    line = {
+        "schema": 1,
+        "stage": stage,
+        "kernel": kernel,
+        "picked": True,
+        "baseline": "02_naive_cuda",
+        "speedup": 40.0 / ms,
+        "operator": "causal product",
+        "shape": {"B": b, "H": h, "L": length, "E": e, "M": m},
+        "dtype": "f32",
+        "median_ms": ms,
+        "min_ms": ms * 0.98,
+        "max_ms": ms * 1.03,
+        "samples": 30,
+        "bytes": moved,
+        "flops": flops,
+        "gb_per_s": moved / ms / 1e6,
+        "tflop_per_s": flops / ms / 1e9,
+        "copy_gb_per_s": 4300.0,
+        "fma_tflop_per_s": 60.0,
+        "predicted_ms": ms * 0.8,
+        "rel_error": 1e-6,
+        "max_abs_error": 1e-4,
+        "device": "Made-up GPU",
+        "sm": "9.0",
+        "sm_clock_mhz": 1980,
+        "memory_clock_mhz": 3201,
+        "driver": "13.0",
+        "toolkit": "13.0",
+        "commit": "0123abcd",
+        "date": "2026-11-20T16:30:00Z",
+    }
+    line.update(more)
+    return line
+
+
+def ladder(shape=(16, 8, 4096, 64, 64), scale=1.0):
+    """As the drivers record them: each stage's run times the previous stage's kernel as well."""
+    return [
+        record("02_naive_cuda", "02_naive_cuda", 41.3 * scale, shape),
+        record("03_shared_mem", "02_naive_cuda", 41.9 * scale, shape, picked=False),
+        record("03_shared_mem", "03_shared_mem", 5.02 * scale, shape),
+        record("04_double_buffer", "03_shared_mem", 5.01 * scale, shape, picked=False),
+        record("04_double_buffer", "double_buffer", 0.874 * scale, shape, speedup=5.7),
+        record("04_double_buffer", "low_occupancy", 1.31 * scale, shape, picked=False, speedup=3.8),
+    ]
+
+
+def host(
+    ms_of_kernels=(("scalar", 120.0), ("openmp", 61.0), ("chunked", 6.1)),
+    shape=(4, 4, 1024, 64, 64),
+):
+    return [
+        record(
+            "01_cpu_reference",
+            kernel,
+            ms,
+            shape,
+            sm="host",
+            device="Made-up CPU",
+            copy_gb_per_s=11.0,
+            fma_tflop_per_s=None,
+            predicted_ms=None,
+            baseline="scalar",
+            speedup=120.0 / ms,
+            driver="",
+            toolkit="g++ 12.2.0",
+            sm_clock_mhz=0,
+            memory_clock_mhz=0,
+        )
+        for kernel, ms in ms_of_kernels
+    ]
+
+
+def sweep(kernel="double_buffer", lengths=(2048, 4096, 8192, 16384), power=1.0):
+    return [
+        record(
+            "04_double_buffer", kernel, 0.874 * (length / 4096) ** power, (16, 8, length, 64, 64)
+        )
+        for length in lengths
+    ]
+
+
+def write(path, records):
+    with open(path, "w", encoding="utf-8") as file:
+        file.writelines(json.dumps(line) + "\n" for line in records)
+
+
+def run(script, *arguments, cwd=None):
+    """The script as a user runs it; its status, standard output and standard error."""
+    done = subprocess.run(
+        [sys.executable, os.path.join(SCRIPTS, script), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def run_here(module, *arguments):
+    """The same within this process, which need not import matplotlib again."""
+    out, err, argv = io.StringIO(), io.StringIO(), sys.argv
+    sys.argv = [module.__name__, *map(str, arguments)]
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            results.run_main(module.main)
+    except SystemExit as end:
+        return end.code or 0, out.getvalue(), err.getvalue()
+    finally:
+        sys.argv = argv
+    raise AssertionError("run_main() did not exit")
+
+
+@contextlib.contextmanager
+def changed(path, old, new):
+    """The file with one text replaced, and afterwards as it was."""
+    with open(path, encoding="utf-8") as file:
+        before = file.read()
+    assert old in before
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(before.replace(old, new))
+    try:
+        yield
+    finally:
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(before)

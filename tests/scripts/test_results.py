@@ -1,0 +1,129 @@
+"""Reading results: what is right is read whole, what is wrong is one line that says where."""
+
+import json
+import os
+import tempfile
+import unittest
+
+import sample
+import results
+
+
+class Loading(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.path = os.path.join(folder.name, "results.jsonl")
+
+    def write_lines(self, *lines):
+        with open(self.path, "w", encoding="utf-8") as file:
+            file.writelines(line + "\n" for line in lines)
+
+    def assert_refused(self, where, what):
+        with self.assertRaises(results.ResultsError) as caught:
+            results.load(self.path)
+        message = str(caught.exception)
+        self.assertTrue(message.startswith(f"{self.path}{where}"), message)
+        self.assertIn(what, message)
+        self.assertNotIn("\n", message)
+
+    def test_reads_every_field(self):
+        sample.write(self.path, [sample.record(), sample.record(ms=20.0)])
+        first, second = results.load(self.path)
+        self.assertEqual(first.shape, results.Shape(16, 8, 4096, 64, 64))
+        self.assertEqual((first.median_ms, second.median_ms), (40.0, 20.0))
+        self.assertEqual(first.commit, "0123abcd")
+        self.assertFalse(first.on_host)
+
+    def test_what_the_host_cannot_know_is_null(self):
+        sample.write(
+            self.path, [sample.record(speedup=None, fma_tflop_per_s=None, predicted_ms=None)]
+        )
+        self.assertIsNone(results.load(self.path)[0].predicted_ms)
+        sample.write(self.path, [sample.record(median_ms=None)])
+        self.assert_refused(":1:", "'median_ms' should be a number, not null")
+
+    def test_a_cut_line_is_named(self):
+        whole = json.dumps(sample.record())
+        self.write_lines(whole, whole[:100])
+        self.assert_refused(":2:", "not JSON")
+
+    def test_what_is_no_record_is_named(self):
+        for line, what in [
+            ("[1, 2]", "not a JSON object"),
+            ("{}", "schema null"),
+            (json.dumps(sample.record(schema=2)), "schema 2"),
+            (json.dumps(sample.record(median_ms="fast")), "'median_ms' should be a number"),
+            (json.dumps(sample.record(median_ms=float("nan"))), "NaN"),
+            (json.dumps(sample.record(median_ms=0)), "'median_ms' is 0"),
+            (json.dumps(sample.record(median_ms=7)).replace("7", "1e999", 1), "'median_ms' is inf"),
+            (json.dumps(sample.record(speedup=-1.0)), "'speedup' is -1.0"),
+            (json.dumps(sample.record(samples=2.5)), "whole number"),
+            (json.dumps(sample.record(picked=1)), "'picked' should be true or false"),
+            (json.dumps(sample.record(device=None)), "'device' should be a string"),
+            (json.dumps(sample.record(date="yesterday")), "'date' should look like"),
+            (json.dumps(sample.record()).replace('"L": 4096', '"L": -4'), "L = -4"),
+            (json.dumps(sample.record()).replace('"L": 4096, ', ""), "'shape' should have"),
+        ]:
+            with self.subTest(line=line[:60]):
+                self.write_lines(line)
+                self.assert_refused(":1:", what)
+
+    def test_every_field_is_required(self):
+        for name in sample.record():
+            with self.subTest(name):
+                record = sample.record()
+                del record[name]
+                sample.write(self.path, [record])
+                self.assert_refused(":1:", name if name != "schema" else "schema null")
+
+    def test_no_file_and_no_results(self):
+        self.assert_refused(": ", "No such file")
+        self.write_lines("")
+        self.assert_refused(": ", "no results")
+
+    def test_not_text(self):
+        with open(self.path, "wb") as file:
+            file.write(b"\xff\xfe\x00")
+        self.assert_refused(": ", "not a text file")
+
+    def test_on_the_command_line(self):
+        sample.write(self.path, sample.ladder())
+        self.assertEqual(sample.run("results.py", self.path)[:2], (0, f"{self.path}: 6 results\n"))
+        self.write_lines("nonsense")
+        status, out, err = sample.run("results.py", self.path)
+        self.assertEqual((status, out, err.count("\n")), (2, "", 1))
+        self.assertIn(f"{self.path}:1:", err)
+
+
+class Ladder(unittest.TestCase):
+    def parse(self, records):
+        return [results.parse_line(json.dumps(record)) for record in records]
+
+    def test_one_rung_per_kernel_from_its_own_stage(self):
+        rungs = results.ladder(self.parse(sample.ladder()))
+        self.assertEqual(
+            [rung.kernel for rung in rungs],
+            ["02_naive_cuda", "03_shared_mem", "double_buffer", "low_occupancy"],
+        )
+        # 41.9 and 5.01 are what the next stage's driver measured beside its own kernel.
+        self.assertEqual([rung.median_ms for rung in rungs], [41.3, 5.02, 0.874, 1.31])
+
+    def test_the_order_of_the_files_does_not_matter(self):
+        backwards = results.ladder(self.parse(sample.ladder()[::-1]))
+        self.assertEqual([rung.median_ms for rung in backwards][:2], [41.3, 5.02])
+
+    def test_measured_again_the_last_counts(self):
+        rungs = results.ladder(self.parse(sample.ladder() + sample.ladder(scale=0.5)))
+        self.assertEqual([rung.median_ms for rung in rungs], [20.65, 2.51, 0.437, 0.655])
+
+    def test_shapes_of_the_first_stage_leave_a_sweep_out(self):
+        some = self.parse(sample.sweep() + sample.ladder() + sample.ladder((1, 8, 16384, 64, 64)))
+        self.assertEqual(
+            [str(shape) for shape in results.shapes_of_first_stage(some)],
+            ["16,8,4096,64,64", "1,8,16384,64,64"],
+        )
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,102 @@
+// Kernels whose fault only a sanitizer can name: `broken_kernels NAME` runs one of them, and
+// expect_report.cmake checks that the report names the line marked FAULT(NAME).
+#include <cstdio>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "common/device_buffer.hpp"
+#include "common/launch.cuh"
+#include "common/shared_storage.cuh"
+
+namespace attn {
+namespace {
+
+struct Storage {
+  float values[128];
+};
+
+// --- AddressSanitizer and UBSan ---
+
+__global__ void shared_write_kernel(float* out) {
+  auto& smem = shared_storage<Storage>();
+  const int i = threadIdx.x;
+  *(&smem.values[0] + i + 1) = float(i);  // FAULT(shared_write): thread 127 writes behind the end
+  __syncthreads();
+  out[i] = smem.values[i];
+}
+
+__global__ void shared_read_kernel(float* out) {
+  auto& smem = shared_storage<Storage>();
+  const int i = threadIdx.x;
+  smem.values[i] = float(i);
+  __syncthreads();
+  out[i] = *(&smem.values[0] + i - 1);  // FAULT(shared_read): thread 0 reads before the start
+}
+
+__global__ void global_write_kernel(float* out, int n) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i <= n) out[i] = float(i);  // FAULT(global_write): the bound is one too high
+}
+
+__global__ void misaligned_kernel(const float* in, float* out) {
+  const float4 v = *reinterpret_cast<const float4*>(in + threadIdx.x);  // FAULT(misaligned)
+  out[threadIdx.x] = v.x + v.y + v.z + v.w;
+}
+
+// --- ThreadSanitizer ---
+
+__global__ void missing_barrier_kernel(float* out) {
+  auto& smem = shared_storage<Storage>();
+  const int i = threadIdx.x;
+  smem.values[i] = float(i);
+  out[i] = smem.values[127 - i];  // FAULT(missing_barrier)
+}
+
+__global__ void missing_syncwarp_kernel(float* out) {
+  auto& smem = shared_storage<Storage>();
+  const int i = threadIdx.x;
+  smem.values[i] = float(i);
+  const float sum = __shfl_xor_sync(0xffffffffu, float(i), 1);  // orders no memory
+  out[i] = sum + smem.values[i ^ 1];  // FAULT(missing_syncwarp)
+}
+
+__global__ void lost_atomic_kernel(float* sum) {
+  *sum += 1.0f;  // FAULT(lost_atomic): atomicAdd is meant
+}
+
+__global__ void cross_block_kernel(float* out) {
+  // Every block writes a row of 128, of which the last element belongs to the next block.
+  for (int i = 0; i <= 128; ++i) {
+    out[blockIdx.x * 128 + i] = float(i);  // FAULT(cross_block)
+  }
+}
+
+int run(const std::string& name) {
+  const DeviceBuffer<float> in(std::vector<float>(256, 1.0f)), out(std::vector<float>(1024, 0.0f));
+  const std::map<std::string, std::function<void()>> kernels = {
+      {"shared_write", [&] { launch({1, 128}, shared_write_kernel, out.data()); }},
+      {"shared_read", [&] { launch({1, 128}, shared_read_kernel, out.data()); }},
+      {"global_write", [&] { launch({9, 128}, global_write_kernel, out.data(), 1024); }},
+      {"misaligned", [&] { launch({1, 32}, misaligned_kernel, in.data(), out.data()); }},
+      {"missing_barrier", [&] { launch({1, 128}, missing_barrier_kernel, out.data()); }},
+      {"missing_syncwarp", [&] { launch({1, 128}, missing_syncwarp_kernel, out.data()); }},
+      // Blocks of one thread: no two threads of a block can be at fault.
+      {"lost_atomic", [&] { launch({64, 1}, lost_atomic_kernel, out.data()); }},
+      {"cross_block", [&] { launch({7, 1}, cross_block_kernel, out.data()); }},
+  };
+  const auto kernel = kernels.find(name);
+  if (kernel == kernels.end()) {
+    std::fprintf(stderr, "broken_kernels: no kernel '%s'\n", name.c_str());
+    return 2;
+  }
+  kernel->second();
+  std::printf("%s: nothing was reported\n", name.c_str());
+  return 0;
+}
+
+}  // namespace
+}  // namespace attn
+
+int main(int argc, char** argv) { return attn::run(argc > 1 ? argv[1] : ""); }
