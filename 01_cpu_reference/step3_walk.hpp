@@ -14,9 +14,10 @@
 namespace attn::cpu {
 
 // [doc:sizes]
-// Steps in a chunk. The work inside a chunk grows with it (the scores), the passes over the state
-// shrink with it: 32 is a little faster at E = M = 64, 64 much faster at 512, 128 nowhere.
-constexpr int64_t kChunk = 64;
+// Steps in a chunk. The scores inside a chunk are work that grows with it, the passes over the
+// state shrink with it. At head size 64, 16 is no faster than 32 and 64 slower; at 256 they are
+// equal.
+constexpr int64_t kChunk = 32;
 // Columns in a panel: matrices that vectors run along are stored as panels, [rows][kPanel] each, so
 // that a tile of the product reads consecutive cache lines. Two AVX-512 vectors.
 constexpr int64_t kPanel = 32;

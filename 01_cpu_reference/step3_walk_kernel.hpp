@@ -1,6 +1,6 @@
 // The walk of step 3, as step3_walk_{portable,avx2,avx512}.cpp compile it; see step3_walk.hpp.
 //
-// A chunk of C = 64 steps is four products of small matrices, where S is the state before it:
+// A chunk of C = 32 steps is four products of small matrices, where S is the state before it:
 //     A  = mask(Q K^T)     [C, C]   scores inside the chunk, zero above the diagonal
 //     O  = Q S + A V       [C, M]   what came before the chunk, and what is inside it
 //     S += K^T V           [E, M]   the chunk joins the past
@@ -96,8 +96,9 @@ void pack_rows(const float* x, int64_t stride, int64_t rows, int64_t D, const Ch
                float* packed) {
   for (int64_t t = 0; t < chunk.rows; t++) {
     const int64_t valid = t < rows ? D : 0;
-    for (int64_t d = 0; d < valid; d++) packed[t * chunk.E + d] = x[t * stride + d];
-    for (int64_t d = valid; d < chunk.E; d++) packed[t * chunk.E + d] = 0;
+    float* row = packed + t * chunk.E;
+    __builtin_memcpy(row, x + t * stride, valid * sizeof(float));
+    for (int64_t d = valid; d < chunk.E; d++) row[d] = 0;
   }
 }
 
@@ -107,17 +108,31 @@ void pack_panels(const float* x, int64_t stride, int64_t rows, int64_t D, const 
     for (int64_t t = 0; t < chunk.rows; t++) {
       const int64_t valid = t < rows ? min(kPanel, D - p * kPanel) : 0;
       float* row = packed + (p * kChunk + t) * kPanel;
-      for (int64_t d = 0; d < valid; d++) row[d] = x[t * stride + p * kPanel + d];
+      __builtin_memcpy(row, x + t * stride + p * kPanel, valid * sizeof(float));
       for (int64_t d = valid; d < kPanel; d++) row[d] = 0;
     }
   }
 }
 
+// In blocks of 4 x 4, each in four vectors: element by element it would take as long as the scores.
 void transpose_keys(const Chunk& chunk) {
+  typedef float Four __attribute__((vector_size(16)));
   for (int64_t p = 0; p * kPanel < chunk.rows; p++) {
-    for (int64_t e = 0; e < chunk.E; e++) {
-      for (int64_t s = 0; s < kPanel; s++) {
-        chunk.k_columns[(p * chunk.E + e) * kPanel + s] = chunk.k[(p * kPanel + s) * chunk.E + e];
+    for (int64_t e = 0; e < chunk.E; e += 4) {
+      for (int64_t s = 0; s < kPanel; s += 4) {
+        const float* from = chunk.k + (p * kPanel + s) * chunk.E + e;
+        float* to = chunk.k_columns + (p * chunk.E + e) * kPanel + s;
+        Four x[4];
+        for (int i = 0; i < 4; i++) __builtin_memcpy(&x[i], from + i * chunk.E, sizeof x[i]);
+        const Four low01 = __builtin_shufflevector(x[0], x[1], 0, 4, 1, 5);
+        const Four high01 = __builtin_shufflevector(x[0], x[1], 2, 6, 3, 7);
+        const Four low23 = __builtin_shufflevector(x[2], x[3], 0, 4, 1, 5);
+        const Four high23 = __builtin_shufflevector(x[2], x[3], 2, 6, 3, 7);
+        x[0] = __builtin_shufflevector(low01, low23, 0, 1, 4, 5);
+        x[1] = __builtin_shufflevector(low01, low23, 2, 3, 6, 7);
+        x[2] = __builtin_shufflevector(high01, high23, 0, 1, 4, 5);
+        x[3] = __builtin_shufflevector(high01, high23, 2, 3, 6, 7);
+        for (int i = 0; i < 4; i++) __builtin_memcpy(to + i * kPanel, &x[i], sizeof x[i]);
       }
     }
   }

@@ -31,9 +31,14 @@ if(ATTN_GPU)
     set(CMAKE_CUDA_ARCHITECTURES native)
   endif()
   enable_language(CUDA)
-  set(CMAKE_CUDA_STANDARD 20)
   set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
   find_package(CUDAToolkit REQUIRED)
+  # CMake 3.25 (Debian 12) does not know nvcc's flag for C++20.
+  set(CMAKE_CUDA_STANDARD 20)
+  if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
+    set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
+    set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
+  endif()
   # -lineinfo: profilers and compute-sanitizer name source lines; the code stays the same.
   add_compile_options($<$<COMPILE_LANGUAGE:CUDA>:-lineinfo>
                       "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-Xcompiler -Wall,-Wextra>")

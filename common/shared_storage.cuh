@@ -19,7 +19,7 @@ constexpr size_t static_shared_limit = 48 * 1024;
 constexpr size_t shared_alignment = 1024;  // what the strictest user, a swizzled TMA tile, needs
 
 template <class Storage>
-constexpr size_t dynamic_shared_bytes() {
+__host__ __device__ constexpr size_t dynamic_shared_bytes() {
   return sizeof(Storage) > static_shared_limit ? sizeof(Storage) : 0;
 }
 

@@ -25,9 +25,10 @@ mkdir -p "$bundle/lib"
 pack() {  # EXECUTABLE FOLDER
   mkdir -p "$bundle/$2"
   cp "$1" "$bundle/$2/"
-  # All but glibc, which has to be the other machine's own.
+  # All but what every machine has: glibc, and the compiler's runtime, of which NVIDIA's tools may
+  # need a newer one than this machine's.
   ldd "$1" | awk '$3 ~ /^\// {print $3}' |
-    grep -Ev '/(libc|libm|libdl|librt|libpthread)\.so' | xargs -r cp -t "$bundle/lib"
+    grep -Ev '/lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s)\.so' | xargs -r cp -t "$bundle/lib"
 }
 for folder in [0-9][0-9]_*/; do
   stage=${folder%/}

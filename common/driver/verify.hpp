@@ -1,4 +1,4 @@
-// Verification: kernels against the float64 reference, over shapes chosen to break them.
+// Verification: kernels against the float64 reference.
 #pragma once
 
 #include <cstdint>
@@ -6,29 +6,12 @@
 #include <string>
 #include <vector>
 
+#include "common/driver/cases.hpp"
 #include "common/driver/stage.hpp"
 
 namespace attn::driver {
 
-struct Case {
-  Shape shape;
-  Layout layout;
-
-  bool operator==(const Case&) const = default;
-};
-
-// Every length with every pair of head sizes, and more than 65535 slices (b, h).
-std::vector<Case> whole_grid();
-
-// As much of the grid as `budget` multiply-adds allow, the most telling first: every size of each
-// axis, more than 65535 slices, every pair of head sizes, every length, then a seeded draw.
-std::vector<Case> covering_subset(double budget, uint64_t seed);
-
-// The cases for `kernel_count` kernels on this machine: the whole grid on a GPU, else (or if the
-// environment sets ATTN_VERIFY_BUDGET, in multiply-adds) what takes some seconds.
-std::vector<Case> verification_cases(bool on_host, size_t kernel_count, uint64_t seed);
-
-// A kernel's result is wrong. The message says which, where, and the first wrong element.
+// A kernel's result is wrong. The message says which kernel, where, and the first wrong element.
 struct WrongResult : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -38,20 +21,38 @@ void require_right(const Comparison& comparison, const OutputSpec& output, doubl
                    const std::string& place);
 
 // Runs kernels on seeded inputs and compares everything they write.
-struct Verifier {
-  const Operator& op;
-  Dtype dtype;
-  uint64_t seed;
-  bool on_host;
+class Verifier {
+ public:
+  Verifier(const Operator& op, Dtype dtype, uint64_t seed, bool on_host)
+      : op_(op), dtype_(dtype), seed_(seed), on_host_(on_host) {}
 
-  // The comparison of each kernel's outputs at each case: result[case][kernel].
-  // Throws WrongResult at the first that does not pass.
-  std::vector<std::vector<Comparison>> run(const std::vector<const Kernel*>& kernels,
-                                           const std::vector<Case>& cases) const;
+  struct Verified {
+    Case at;
+    std::vector<Comparison> errors;  // one per kernel: its worst output
+  };
 
-  // The memory that run() needs for one case.
+  // Throws WrongResult at the first result that is wrong.
+  std::vector<Verified> run(const std::vector<const Kernel*>& kernels, const Plan& plan) const;
+
+  // The memory that run() needs for a shape.
   double device_bytes(const Shape& shape) const;
   double host_bytes(const Shape& shape) const;
+
+ private:
+  struct Truth;
+  std::vector<Truth> plan_truths(const Shape& shape) const;
+  void compute(Truth& truth, const Shape& shape, uint64_t seed) const;
+  std::vector<Comparison> run_case(const std::vector<const Kernel*>& kernels, const Case& at,
+                                   std::vector<Truth>& truths) const;
+  void run_kernel(const Kernel& kernel, Tensors& tensors, const std::string& place) const;
+  Comparison check_output(size_t output, const Tensors& tensors, const std::vector<Truth>& truths,
+                          const std::string& place) const;
+  bool affordable(const std::vector<const Kernel*>& kernels, const Case& at) const;
+
+  const Operator& op_;
+  const Dtype dtype_;
+  const uint64_t seed_;
+  const bool on_host_;
 };
 
 }  // namespace attn::driver

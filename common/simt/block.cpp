@@ -83,15 +83,15 @@ void Block::begin(const Launch& launch, uint64_t index) {
   }
 
   if constexpr (with_tsan) {
-    // Fresh in every block, or what a fiber or a tag has seen before would order this block's
-    // threads after those of another.
+    // Fresh in every block: what a fiber or a tag has seen before would order this block's threads
+    // after those of another, and a stack that others have used would seem to be raced for.
     tsan_tags_ = std::make_unique<uint64_t[]>(launch.threads + 1);
+    tsan_stacks_ = map_stacks(launch.threads);
     for (int i = 0; i < launch.threads; ++i) {
-      if (i < int(fibers_.size())) {
-        fibers_[i]->restart();
-      } else {
+      if (i == int(fibers_.size())) {
         fibers_.push_back(std::make_unique<Fiber>(i, fiber_main, this));
       }
+      fibers_[i]->start(static_cast<char*>(tsan_stacks_) + i * stack_bytes);
       threads_[i].fiber = fibers_[i].get();
       threads_[i].tsan_fiber = tsan::create();
     }
@@ -117,6 +117,7 @@ void Block::end() {
       thread.fiber = nullptr;
     }
   }
+  if constexpr (with_tsan) unmap_stacks(tsan_stacks_, launch_->threads);
   static_shared_.close();
   dynamic_shared_.close();
   running_ = nullptr;
@@ -216,6 +217,7 @@ inline void Block::continue_with(Fiber& from, int id) {
   if (thread.fiber == nullptr) {
     if (free_fibers_.empty()) {
       fibers_.push_back(std::make_unique<Fiber>(fibers_.size(), fiber_main, this));
+      fibers_.back()->start(map_stacks(1));
       free_fibers_.push_back(fibers_.back().get());
     }
     thread.fiber = free_fibers_.back();

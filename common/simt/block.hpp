@@ -159,6 +159,7 @@ class Block {
   std::vector<Fiber*> free_fibers_;
 
   void* tsan_main_;
+  void* tsan_stacks_ = nullptr;
   std::unique_ptr<uint64_t[]> tsan_tags_;  // one per thread, and the barrier's
 };
 

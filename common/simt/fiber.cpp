@@ -9,9 +9,8 @@ namespace simt {
 namespace {
 
 constexpr std::size_t page = 4096;
-constexpr std::size_t stack_bytes = (with_asan || with_tsan ? 256 : 64) * 1024;
 
-// The stacks are owned by their Fiber, and those live as long as the process.
+// The fibers do not own their stacks.
 struct NoDeallocation {
   boost::context::stack_context allocate() { return {}; }
   void deallocate(boost::context::stack_context&) {}
@@ -19,40 +18,32 @@ struct NoDeallocation {
 
 }  // namespace
 
-Fiber::Fiber(std::size_t index, Entry entry, void* argument)
-    : stack_size_(stack_bytes), index_(index), entry_(entry), argument_(argument) {
-  void* memory = mmap(nullptr, page + stack_bytes, PROT_READ | PROT_WRITE,
+void* map_stacks(std::size_t count) {
+  void* memory = mmap(nullptr, page + count * stack_bytes, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
-  // The lowest page is a guard: an overflow is a fault there and not in a neighbour's frames.
   if (memory == MAP_FAILED || mprotect(memory, page, PROT_NONE) != 0) {
-    throw Error("no memory for the stack of one more CUDA thread; SIMT_THREADS=1 needs fewest");
+    throw Error("no memory for the stacks of more CUDA threads; SIMT_THREADS=1 needs fewest");
   }
-  stack_bottom_ = static_cast<char*>(memory) + page;
-  start();
+  return static_cast<char*>(memory) + page;
 }
 
-void Fiber::start() {
-  // Boost rounds the start down to 256 bytes, so that is the step.
+void unmap_stacks(void* stacks, std::size_t count) {
+  munmap(static_cast<char*>(stacks) - page, page + count * stack_bytes);
+}
+
+void Fiber::start(void* bottom) {
+  stack_bottom_ = bottom;
+  stack_size_ = stack_bytes;
   boost::context::stack_context stack;
-  stack.sp = static_cast<char*>(const_cast<void*>(stack_bottom_)) + stack_size_;
-  stack.size = stack_size_;
-  const std::size_t stagger = index_ % 16 * 256;
+  stack.sp = static_cast<char*>(bottom) + stack_bytes;
+  stack.size = stack_bytes;
+  const std::size_t stagger = index_ % 16 * 256;  // Boost rounds the start down to 256 bytes
   suspended_ = boost::context::fiber(
       std::allocator_arg,
       boost::context::preallocated(static_cast<char*>(stack.sp) - stagger, stack.size - stagger,
                                    stack),
       NoDeallocation{},
       [this](boost::context::fiber&& previous) { return run(std::move(previous)); });
-}
-
-void Fiber::restart() {
-  void* bottom = const_cast<void*>(stack_bottom_);
-  munmap(bottom, stack_size_);
-  if (mmap(bottom, stack_size_, PROT_READ | PROT_WRITE,
-           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK | MAP_FIXED, -1, 0) != bottom) {
-    throw Error("cannot map a CUDA thread's stack anew");
-  }
-  start();
 }
 
 boost::context::fiber Fiber::run(boost::context::fiber&& previous) {

@@ -9,6 +9,13 @@
 
 namespace simt {
 
+constexpr std::size_t stack_bytes = (with_asan ? 256 : 64) * 1024;
+
+// Memory for `count` stacks, one behind the other. Under them lies a guard page, where an overflow
+// (of the first stack) is a fault.
+void* map_stacks(std::size_t count);
+void unmap_stacks(void* stacks, std::size_t count);
+
 // One cache line: a block touches those of all its threads at every barrier.
 class alignas(64) Fiber {
  public:
@@ -17,17 +24,17 @@ class alignas(64) Fiber {
   // The OS thread's own stack, to switch away from and back to.
   Fiber() = default;
 
-  // A new stack, on which the first switch to this fiber calls `entry`. If that returns, the fiber
-  // has ended and the one returned continues. `index` staggers the stacks' starts: at equal offsets
-  // the frames of all threads would compete for the same cache sets.
-  Fiber(std::size_t index, Entry entry, void* argument);
+  // `index` staggers the stacks' starts: at equal offsets the frames of all threads would compete
+  // for the same cache sets.
+  Fiber(std::size_t index, Entry entry, void* argument)
+      : index_(index), entry_(entry), argument_(argument) {}
 
   Fiber(const Fiber&) = delete;
   Fiber& operator=(const Fiber&) = delete;
 
-  // Begins again on the same stack, after the fiber has ended. The stack is mapped anew, which makes
-  // ThreadSanitizer forget who wrote to it.
-  void restart();
+  // Begins on this stack: the first switch to the fiber calls `entry`. If that returns, the fiber
+  // has ended, the one returned continues, and this one may start again.
+  void start(void* stack);
 
   // Suspends the running fiber `from` and continues `to`; returns when `from` is continued.
   static void switch_to(Fiber& from, Fiber& to) {
@@ -39,7 +46,6 @@ class alignas(64) Fiber {
   }
 
  private:
-  void start();
   boost::context::fiber run(boost::context::fiber&& previous);
 
   static inline constinit thread_local Fiber* departed_ = nullptr;  // whom the last switch left

@@ -59,7 +59,7 @@ TEST(VerificationGrid, HoldsEveryCombination) {
 
 TEST(VerificationGrid, SubsetCoversEverySizeAndPairOfHeadSizes) {
   for (uint64_t seed : {0, 1, 2}) {
-    const Covered covered(covering_subset(5e8, seed));
+    const Covered covered(covering_plan(5e8, seed).cases);
     expect_all_sizes(covered);
     EXPECT_EQ(covered.head_size_pairs.size(), 12u * 12);
     EXPECT_GT(covered.most_slices, 65535);
@@ -68,17 +68,19 @@ TEST(VerificationGrid, SubsetCoversEverySizeAndPairOfHeadSizes) {
 }
 
 TEST(VerificationGrid, ASmallBudgetStillCoversEverySize) {
-  const auto cases = covering_subset(3e7, 0);
+  const Plan plan = covering_plan(3e7, 0);
+  const auto& cases = plan.cases;
+  EXPECT_EQ(plan.at_least, 12u);
   expect_all_sizes(Covered(cases));
-  EXPECT_LT(cases.size(), 100u);
+  EXPECT_LT(cases.size(), 300u);
 }
 
 TEST(VerificationGrid, TheBudgetIsReadFromTheEnvironment) {
   setenv("ATTN_VERIFY_BUDGET", "6e7", 1);
-  EXPECT_EQ(verification_cases(true, 2, 0), covering_subset(3e7, 0));
-  for (const char* bad : {"", "x", "1e8x", "-1", "nan"}) {
+  EXPECT_EQ(verification_plan(true, 2, 0).cases, covering_plan(3e7, 0).cases);
+  for (const char* bad : {"", "x", "1e8x", "-1", "0", "1", "nan"}) {
     setenv("ATTN_VERIFY_BUDGET", bad, 1);
-    EXPECT_THROW(verification_cases(true, 2, 0), std::invalid_argument) << bad;
+    EXPECT_THROW(verification_plan(true, 2, 0), std::invalid_argument) << bad;
   }
   unsetenv("ATTN_VERIFY_BUDGET");
 }
@@ -96,9 +98,9 @@ TEST(Verifier, FindsAnUnwrittenElementOutsideTheSample) {
                         element = poison;
                       },
                       {}};
-  const Verifier verifier{stage.op, Dtype::f32, 0, true};
+  const Verifier verifier(stage.op, Dtype::f32, 0, true);
   try {
-    verifier.run({&kernel}, {{{1, 70000, 1, 2, 2}, Layout::BLHD}});
+    verifier.run({&kernel}, {{{{1, 70000, 1, 2, 2}, Layout::BLHD}}});
     ADD_FAILURE() << "not found";
   } catch (const WrongResult& error) {
     EXPECT_NE(std::string(error.what()).find("o[b=0, h=40001, l=0, m=1] = nan (never written)"),
@@ -111,11 +113,22 @@ TEST(Verifier, FindsAnUnwrittenElementOutsideTheSample) {
 TEST(Verifier, TinyShapesPassAtManySeeds) {
   const Stage stage = toy_stage();
   for (uint64_t seed = 0; seed < 200; ++seed) {
-    const Verifier verifier{stage.op, Dtype::f32, seed, true};
-    verifier.run({&stage.kernels[0]}, {{{1, 1, 1, 10, 1}, Layout::BHLD},
-                                       {{1, 1, 2, 8, 3}, Layout::BLHD},
-                                       {{1, 2, 1, 512, 1}, Layout::BHLD}});
+    const Verifier verifier(stage.op, Dtype::f32, seed, true);
+    verifier.run({&stage.kernels[0]}, {{{{1, 1, 1, 10, 1}, Layout::BHLD},
+                                        {{1, 1, 2, 8, 3}, Layout::BLHD},
+                                        {{1, 2, 1, 512, 1}, Layout::BHLD}}});
   }
+}
+
+// Slow kernels are verified on fewer shapes, but never on fewer than the plan's least.
+TEST(Verifier, StopsWhenTimeIsUp) {
+  const Stage stage = toy_stage();
+  const Verifier verifier(stage.op, Dtype::f32, 0, true);
+  Plan plan = covering_plan(1e8, 0);
+  plan.seconds = 0;
+  const auto verified = verifier.run({&stage.kernels[0]}, plan);
+  ASSERT_EQ(verified.size(), plan.at_least);
+  for (size_t i = 0; i < verified.size(); ++i) EXPECT_EQ(verified[i].at, plan.cases[i]);
 }
 
 }  // namespace

@@ -79,13 +79,15 @@ __global__ void divergent_kernel() {
 
 TEST_P(InEveryOrder, DivergentBarrier) {
   const std::string file = __FILE__;
-  const int launch_line = __LINE__ + 6;
-  expect_error({"divergent barrier", "[block (0, 0, 0), launched at " + file + ":" +
-                                         std::to_string(launch_line) + "]",
+  const LaunchConfig config(1, 64);
+  const int launch_line = __LINE__ - 1;
+  expect_error({"divergent barrier",
+                "[block (0, 0, 0), launched at " + file + ":" + std::to_string(launch_line) + "]",
                 "threads 0-31 wait in __syncthreads at " + file + ":" +
                     std::to_string(kDivergentLine),
                 "threads 32-63 wait in __syncthreads at " + file + ":" +
-                    std::to_string(kDivergentLine + 2)}, {1, 64}, divergent_kernel);
+                    std::to_string(kDivergentLine + 2)},
+               config, divergent_kernel);
 }
 
 constexpr int kExitLine = __LINE__ + 3;
@@ -111,7 +113,7 @@ __global__ void missing_lane_kernel(float* out) {
 TEST_P(InEveryOrder, MissingLaneOfAShuffle) {
   const DeviceBuffer<float> out(64);
   expect_error({at_line(kMissingLaneLine), "__shfl_down_sync", "lane 5 of warp 1", "0xffffffff",
-                "have exited", "thread 37 has exited"},
+                "threads 0-31, 37 have exited"},
                {1, 64}, missing_lane_kernel, out.data());
 }
 
