@@ -17,6 +17,7 @@
 
 #include <cuda_runtime.h>
 
+#include "common/check_operands.hpp"
 #include "common/cuda_check.hpp"
 #include "common/launch.cuh"
 #include "common/tensor_view.cuh"
@@ -24,11 +25,11 @@
 namespace attn::naive {
 
 // [doc:kernel]
-__global__ void causal_product_kernel(TensorView<const float> q,  // [B, H, L, E]
-                                      TensorView<const float> k,  // [B, H, L, E]
-                                      TensorView<const float> v,  // [B, H, L, M]
-                                      TensorView<float> o,        // [B, H, L, M]
-                                      float* state) {             // [B*H, E, M], zero
+inline __global__ void causal_product_kernel(TensorView<const float> q,  // [B, H, L, E]
+                                             TensorView<const float> k,  // [B, H, L, E]
+                                             TensorView<const float> v,  // [B, H, L, M]
+                                             TensorView<float> o,        // [B, H, L, M]
+                                             float* state) {             // [B*H, E, M], zero
   const int64_t b = blockIdx.x / q.H;
   const int64_t h = blockIdx.x % q.H;
   const int E = q.D;
@@ -50,10 +51,13 @@ __global__ void causal_product_kernel(TensorView<const float> q,  // [B, H, L, E
 
 // The causal product of float tensors: o_t = sum over s <= t of (q_t . k_s) v_s.
 // M is at most 1024, the threads of a block. The state lives in stream-ordered scratch memory of
-// B*H*E*M floats. Throws CudaError when that, or the launch, fails.
+// B*H*E*M floats. Throws std::invalid_argument for operands that do not fit together, CudaError
+// when the scratch memory or the launch fails.
 inline void causal_product(TensorView<const float> q, TensorView<const float> k,  // [B, H, L, E]
                            TensorView<const float> v, TensorView<float> o,        // [B, H, L, M]
                            cudaStream_t stream = 0) {
+  check_causal_product(q, k, v, o);
+  check_equal_lengths(q, k);
   const int64_t heads = q.B * q.H;
   const size_t state_bytes = sizeof(float) * heads * q.D * v.D;
   float* state = nullptr;

@@ -21,6 +21,7 @@
 
 #include <algorithm>
 
+#include "common/check_operands.hpp"
 #include "common/device.hpp"
 #include "common/launch.cuh"
 #include "common/shared_storage.cuh"
@@ -40,11 +41,11 @@ struct SharedStorage {
 // [/doc:storage]
 
 // [doc:kernel]
-__global__ void causal_product_kernel(TensorView<const float> q,  // [B, H, L, E]
-                                      TensorView<const float> k,  // [B, H, L, E]
-                                      TensorView<const float> v,  // [B, H, L, M]
-                                      TensorView<float> o,        // [B, H, L, M], zero
-                                      int row_tiles, int column_tiles) {
+inline __global__ void causal_product_kernel(TensorView<const float> q,  // [B, H, L, E]
+                                             TensorView<const float> k,  // [B, H, L, E]
+                                             TensorView<const float> v,  // [B, H, L, M]
+                                             TensorView<float> o,        // [B, H, L, M], zero
+                                             int row_tiles, int column_tiles) {
   SharedStorage& smem = shared_storage<SharedStorage>();
   const int row_tile = blockIdx.x % row_tiles;
   const int column_tile = blockIdx.x / row_tiles % column_tiles;
@@ -81,7 +82,7 @@ __global__ void causal_product_kernel(TensorView<const float> q,  // [B, H, L, E
 // [/doc:kernel]
 
 // atomicAdd needs zeros to add to. Blocks take rows of o in turn.
-__global__ void zero_kernel(TensorView<float> o) {  // [B, H, L, M]
+inline __global__ void zero_kernel(TensorView<float> o) {  // [B, H, L, M]
   for (int64_t row = blockIdx.x; row < o.B * o.H * o.L; row += gridDim.x) {
     const int64_t head = row / o.L;
     float* o_row = o.row(head / o.H, head % o.H, row % o.L);
@@ -91,10 +92,13 @@ __global__ void zero_kernel(TensorView<float> o) {  // [B, H, L, M]
 
 // The causal product of float tensors: o_t = sum over s <= t of (q_t . k_s) v_s.
 // Zeroes o itself. Partial sums meet in no fixed order, so the last bits of o may differ from run
-// to run. Throws CudaError when the launch fails.
+// to run. Throws std::invalid_argument for operands that do not fit together, CudaError when a
+// launch fails.
 inline void causal_product(TensorView<const float> q, TensorView<const float> k,  // [B, H, L, E]
                            TensorView<const float> v, TensorView<float> o,        // [B, H, L, M]
                            cudaStream_t stream = 0) {
+  check_causal_product(q, k, v, o);
+  check_equal_lengths(q, k);
   const int row_tiles = (q.D + kRows - 1) / kRows;
   const int column_tiles = (v.D + kColumns - 1) / kColumns;
   const int64_t heads = q.B * q.H;

@@ -1,8 +1,8 @@
 // The causal linear attention layer, on top of the fastest causal product.
 //
-//   o_t = phi(q_t)^T sum over s <= t of phi(k_s) v_s^T  /  (phi(q_t) . sum over s <= t of phi(k_s)
-//   + eps) phi(x) = elu(x) + 1                        (Katharopoulos et al. 2020, arXiv:2006.16236,
-//   eq. 7, 8)
+//   o_t = phi(q_t)^T S_t / (phi(q_t) . z_t + eps)
+//   S_t = sum over s <= t of phi(k_s) v_s^T,  z_t = sum over s <= t of phi(k_s)
+//   phi(x) = elu(x) + 1          (Katharopoulos et al. 2020, arXiv:2006.16236, eq. 7 and 8)
 //
 // The normaliser is a causal product too, with a single value column of ones. A view with strides
 // of zero makes one float look like that column, so the kernels need to know nothing of it.
@@ -27,8 +27,9 @@ constexpr float kEpsilon = 1e-6f;  // of the normaliser, as in fast-transformers
 constexpr int kRowThreads = 128;   // of the elementwise kernels; their blocks take rows in turn
 
 // y = phi(x), and zero for rows from lengths[b] on (null: no such rows).
-__global__ void feature_map_kernel(TensorView<const float> x, TensorView<float> y,  // [B, H, L, D]
-                                   const int* lengths) {                            // [B] or null
+inline __global__ void feature_map_kernel(TensorView<const float> x,
+                                          TensorView<float> y,   // [B, H, L, D]
+                                          const int* lengths) {  // [B] or null
   for (int64_t row = blockIdx.x; row < x.B * x.H * x.L; row += gridDim.x) {
     const int64_t t = row % x.L, h = row / x.L % x.H, b = row / x.L / x.H;
     const bool counts = lengths == nullptr || t < lengths[b];
@@ -40,8 +41,8 @@ __global__ void feature_map_kernel(TensorView<const float> x, TensorView<float> 
 }
 
 // o = o / (normaliser + eps), row by row.
-__global__ void normalise_kernel(TensorView<float> o,                   // [B, H, L, M]
-                                 TensorView<const float> normaliser) {  // [B, H, L, 1]
+inline __global__ void normalise_kernel(TensorView<float> o,                   // [B, H, L, M]
+                                        TensorView<const float> normaliser) {  // [B, H, L, 1]
   for (int64_t row = blockIdx.x; row < o.B * o.H * o.L; row += gridDim.x) {
     const int64_t t = row % o.L, h = row / o.L % o.H, b = row / o.L / o.H;
     const float scale = 1 / (*normaliser.row(b, h, t) + kEpsilon);
@@ -49,10 +50,11 @@ __global__ void normalise_kernel(TensorView<float> o,                   // [B, H
   }
 }
 
+// [doc:layer]
 // Causal linear attention. Keys from key_lengths[b] on count as zero; so do keys past Lk for
 // queries beyond it, and keys past Lq are not read. key_lengths is in device memory, or null for
 // all. Throws CudaError when scratch memory (two tensors like q and k, one float per query) or a
-// launch fails. [doc:layer]
+// launch fails.
 inline void causal_linear_attention(TensorView<const float> q,  // [B, H, Lq, E]
                                     TensorView<const float> k,  // [B, H, Lk, E]
                                     TensorView<const float> v,  // [B, H, Lk, M]

@@ -25,6 +25,7 @@
 #include <cuda_runtime.h>
 
 #include "04_double_buffer/stage_rows.cuh"
+#include "common/check_operands.hpp"
 #include "common/device.hpp"
 #include "common/launch.cuh"
 #include "common/ptx/cp_async.cuh"
@@ -87,12 +88,14 @@ __global__ void __launch_bounds__(kBlockThreads<Tile, kColumnTile>)
   const bool has_column = m < o.D;
   float* o_column = o.row(b, h, 0) + m;
 
+  // [doc:stage]
   auto stage = [&](int first, int buffer) {
     stage_rows<kThreads, kVector>(smem.q[buffer], q, b, h, first, L, 0);
     stage_rows<kThreads, kVector>(smem.k[buffer], k, b, h, first, L, 0);
     stage_rows<kThreads, kVector>(smem.v[buffer], v, b, h, first, L, m0);
     cp_async_commit();
   };
+  // [/doc:stage]
 
   // [doc:main_loop]
   float S[kRows][kColumns] = {};
@@ -173,12 +176,13 @@ void dispatch_head_size(TensorView<const float> q, TensorView<const float> k,
 
 // The causal product of float tensors: o_t = sum over s <= t of (q_t . k_s) v_s. E is at most 512.
 // Rows of k and v past their length count as zero; rows past the length of q are not read. Throws
-// CudaError when the launch fails.
+// std::invalid_argument for operands that do not fit together, CudaError when the launch fails.
 inline void double_buffer_causal_product(TensorView<const float> q,  // [B, H, L, E]
                                          TensorView<const float> k,  // [B, H, Lk, E]
                                          TensorView<const float> v,  // [B, H, Lk, M]
                                          TensorView<float> o,        // [B, H, L, M]
                                          cudaStream_t stream = 0) {
+  check_causal_product(q, k, v, o);
   // Narrow tiles of columns where wide ones would leave multiprocessors without a block.
   const bool wide = q.B * q.H * ((v.D + 63) / 64) >= multiprocessors();
   return wide ? dispatch_head_size<64>(q, k, v, o, stream)

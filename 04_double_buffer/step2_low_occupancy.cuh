@@ -27,6 +27,7 @@
 #include <cuda_runtime.h>
 
 #include "04_double_buffer/stage_rows.cuh"
+#include "common/check_operands.hpp"
 #include "common/device.hpp"
 #include "common/launch.cuh"
 #include "common/shared_storage.cuh"
@@ -53,6 +54,7 @@ struct Round {
 };
 // [/doc:shape]
 
+// [doc:storage]
 template <class Round>
 struct LowOccupancyStorage {
   alignas(16) float q[2][Round::kStepsPerRound][Round::kE];
@@ -62,6 +64,7 @@ struct LowOccupancyStorage {
   alignas(16) float sums[Round::kWarps][Round::kColumns][Round::kE];
   float carry[Round::kColumns][Round::kE];  // of all rounds before
 };
+// [/doc:storage]
 
 // Four consecutive floats, in one access.
 __device__ __forceinline__ void load4(float (&x_rmem)[4], const float* x_smem) {
@@ -178,7 +181,8 @@ __global__ void __launch_bounds__(Round::kWarps * 32)
       smem.carry[c][e] = before;
     }
     __syncthreads();  // what came before each warp is written
-                      // [/doc:prefix]
+
+    // [/doc:prefix]
 
     // [doc:walk]
     // 3. From the state before its steps, the lane walks them.
@@ -242,6 +246,7 @@ void launch_low_occupancy(TensorView<const float> q, TensorView<const float> k,
 
 // As few value columns per block as all blocks can run at once: fewer columns use more of the chip,
 // more columns read q and k less often.
+// [doc:dispatch_columns]
 template <int kE>
 void dispatch_columns(TensorView<const float> q, TensorView<const float> k,
                       TensorView<const float> v, TensorView<float> o, cudaStream_t stream) {
@@ -257,6 +262,7 @@ void dispatch_columns(TensorView<const float> q, TensorView<const float> k,
   if (columns <= 4 * blocks) return run(Round<kE, 4, 4, 16, 4>());
   return run(Round<kE, 4, 8, 16, 4>());
 }
+// [/doc:dispatch_columns]
 
 // The causal product for few heads: the same function, arguments and errors as
 // double_buffer_causal_product.
@@ -265,6 +271,7 @@ inline void low_occupancy_causal_product(TensorView<const float> q,  // [B, H, L
                                          TensorView<const float> v,  // [B, H, Lk, M]
                                          TensorView<float> o,        // [B, H, L, M]
                                          cudaStream_t stream = 0) {
+  check_causal_product(q, k, v, o);
   if (q.D <= 64) return dispatch_columns<64>(q, k, v, o, stream);
   if (q.D <= 128) return dispatch_columns<128>(q, k, v, o, stream);
   // Wider rows need the registers and the shared memory of several lanes' steps for one.

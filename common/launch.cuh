@@ -10,7 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
-#include <tuple>
+#include <type_traits>
 #include <utility>
 
 #include "common/cuda_check.hpp"
@@ -36,7 +36,11 @@ struct LaunchConfig {
 
   LaunchConfig(LaunchSize grid, LaunchSize block, size_t shared_bytes = 0, cudaStream_t stream = 0,
                const char* file = __builtin_FILE(), int line = __builtin_LINE())
-      : grid(grid), block(block), shared_bytes(shared_bytes), stream(stream), file(file),
+      : grid(grid),
+        block(block),
+        shared_bytes(shared_bytes),
+        stream(stream),
+        file(file),
         line(line) {}
 };
 
@@ -53,9 +57,9 @@ inline void check_launch(const LaunchConfig& config) {
   require_within("blockDim.x", config.block.x, 1024);
   require_within("blockDim.y", config.block.y, 1024);
   require_within("blockDim.z", config.block.z, 64);
-  require_within("the number of threads of a block", config.block.x * config.block.y * config.block.z,
-                 1024);
-  if (config.shared_bytes <= static_shared_limit) return;
+  require_within("the number of threads of a block",
+                 config.block.x * config.block.y * config.block.z, 1024);
+  if (config.shared_bytes <= kStaticSharedLimit) return;
   int device, limit;
   cuda_check(cudaGetDevice(&device), config.file, config.line);
   cuda_check(cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
@@ -69,29 +73,25 @@ inline void check_launch(const LaunchConfig& config) {
 
 template <class... P, class... A>
 void launch(LaunchConfig config, void (*kernel)(P...), A&&... arguments) {
+  static_assert((std::is_convertible_v<A, P> && ...), "an argument does not fit its parameter");
   check_launch(config);
 #ifdef ATTN_SIMT
   cuda_check(config.stream == 0 ? cudaSuccess : cudaErrorInvalidResourceHandle, config.file,
              config.line);
-  struct Call {
-    void (*kernel)(P...);
-    std::tuple<P...> arguments;
+  // Every thread gets its own copy of the arguments, converted once.
+  const auto call = [kernel, ... converted = static_cast<P>(std::forward<A>(arguments))] {
+    kernel(converted...);
   };
-  const Call call{kernel, {std::forward<A>(arguments)...}};
   simt::launch(
       config.grid.dims(), config.block.dims(), config.shared_bytes, {config.file, config.line},
-      [](const void* context) {
-        const Call& call = *static_cast<const Call*>(context);
-        std::apply(call.kernel, call.arguments);
-      },
-      &call);
+      [](const void* context) { (*static_cast<decltype(&call)>(context))(); }, &call);
 #else
-  if (config.shared_bytes > static_shared_limit) {
+  if (config.shared_bytes > kStaticSharedLimit) {
     cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                     int(config.shared_bytes)),
                config.file, config.line);
   }
-  kernel<<<config.grid.dims(), config.block.dims(), config.shared_bytes, config.stream>>>(
+  kernel<<<config.grid.dims(), config.block.dims(), config.shared_bytes, config.stream> > >(
       std::forward<A>(arguments)...);
   cuda_check(cudaGetLastError(), config.file, config.line);
 #endif

@@ -4,6 +4,8 @@
 #include <charconv>
 #include <stdexcept>
 
+#include "common/check_operands.hpp"
+
 namespace attn {
 
 std::string to_string(const Shape& s) {

@@ -14,9 +14,6 @@ struct Shape {
   bool operator==(const Shape&) const = default;
 };
 
-// The largest head size that kernels take.
-inline constexpr int64_t kMaxHeadSize = 512;
-
 enum class Dtype { f32, bf16 };
 
 std::string to_string(const Shape& shape);  // "16,8,4096,64,64"

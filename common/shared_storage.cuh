@@ -15,12 +15,12 @@
 
 namespace attn {
 
-constexpr size_t static_shared_limit = 48 * 1024;
-constexpr size_t shared_alignment = 1024;  // what the strictest user, a swizzled TMA tile, needs
+constexpr size_t kStaticSharedLimit = 48 * 1024;
+constexpr size_t kSharedAlignment = 1024;  // what the strictest user, a swizzled TMA tile, needs
 
 template <class Storage>
 __host__ __device__ constexpr size_t dynamic_shared_bytes() {
-  return sizeof(Storage) > static_shared_limit ? sizeof(Storage) : 0;
+  return sizeof(Storage) > kStaticSharedLimit ? sizeof(Storage) : 0;
 }
 
 #ifdef ATTN_SIMT
@@ -28,7 +28,7 @@ __host__ __device__ constexpr size_t dynamic_shared_bytes() {
 // Shared memory of a size known only at run time: LaunchConfig::shared_bytes.
 template <class T>
 T* dynamic_shared() {
-  static_assert(alignof(T) <= shared_alignment);
+  static_assert(alignof(T) <= kSharedAlignment);
   return static_cast<T*>(simt::dynamic_shared(0));
 }
 
@@ -38,7 +38,7 @@ inline constexpr char storage_type = 0;
 
 template <class Storage>
 Storage& shared_storage() {
-  static_assert(alignof(Storage) <= shared_alignment);
+  static_assert(alignof(Storage) <= kSharedAlignment);
   void* memory = dynamic_shared_bytes<Storage>() > 0
                      ? simt::dynamic_shared(sizeof(Storage))
                      : simt::static_shared(sizeof(Storage), &storage_type<Storage>);
@@ -56,7 +56,7 @@ __device__ T* dynamic_shared() {
 
 template <class Storage>
 __device__ Storage& shared_storage() {
-  static_assert(alignof(Storage) <= shared_alignment);
+  static_assert(alignof(Storage) <= kSharedAlignment);
   if constexpr (dynamic_shared_bytes<Storage>() > 0) {
     return *dynamic_shared<Storage>();
   } else {

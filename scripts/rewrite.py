@@ -1,11 +1,30 @@
 """What the scripts that keep Markdown pages in step with their sources share."""
 
 import difflib
+import glob
 import os
 import sys
 import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+def pages(root):
+    """The pages that quote sources and results."""
+    found = []
+    for pattern in ("*.md", "*/README.md", "docs/**/*.md"):
+        found += glob.glob(os.path.join(root, pattern), recursive=True)
+    return sorted(set(found))
+
+
+def table(header, rows, left=1):
+    """A Markdown table, without the columns in which no row has anything.
+
+    The first `left` columns stand to the left, the figures after them to the right.
+    """
+    used = [i for i in range(len(header)) if any(row[i] for row in rows)]
+    lines = [header, ["---" if i < left else "---:" for i in range(len(header))], *rows]
+    return "\n".join("| " + " | ".join(line[i] for i in used) + " |" for line in lines)
 
 
 def read(path):

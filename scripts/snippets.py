@@ -107,13 +107,6 @@ def fill(page, text, sources):
     return "".join(out)
 
 
-def pages(root):
-    found = []
-    for pattern in ("*.md", "*/README.md", "docs/**/*.md"):
-        found += glob.glob(os.path.join(root, pattern), recursive=True)
-    return sorted(set(found))
-
-
 def sources_with_markers(root):
     """Every source file; a broken pair of markers is found also where no page quotes it yet."""
     for top in sorted(glob.glob(os.path.join(root, "[0-9][0-9]_*"))) + [
@@ -141,7 +134,7 @@ def main():
     # All pages are filled before the first is written: an error leaves every page as it was.
     wanted = {
         page: fill(os.path.relpath(page, arguments.root), rewrite.read(page), sources)
-        for page in pages(arguments.root)
+        for page in rewrite.pages(arguments.root)
     }
     differed = [
         page

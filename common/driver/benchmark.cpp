@@ -1,13 +1,13 @@
 #include "common/driver/benchmark.hpp"
 
 #include <benchmark/benchmark.h>
+#include <regex.h>
 
 #include <algorithm>
 #include <cmath>
 #include <iostream>
 #include <map>
 #include <memory>
-#include <regex>
 #include <sstream>
 
 #include "common/driver/options.hpp"
@@ -96,7 +96,12 @@ Repeats repeats_of(double ms, const BenchmarkPlan& plan) {
 bool BenchmarkPlan::selects(const std::string& name) const {
   if (filter.empty() || filter == "all") return true;
   const bool exclude = filter.front() == '-';
-  return std::regex_search(name, std::regex(filter.substr(exclude))) != exclude;
+  regex_t pattern;
+  if (regcomp(&pattern, filter.c_str() + exclude, REG_EXTENDED | REG_NOSUB) != 0)
+    throw BadInput("--benchmark_filter=" + filter + ": expected a regular expression");
+  const bool matches = regexec(&pattern, name.c_str(), 0, nullptr, 0) == 0;
+  regfree(&pattern);
+  return matches != exclude;
 }
 
 BenchmarkPlan parse_benchmark_flags(const std::vector<std::string>& flags, bool on_host) {
@@ -107,12 +112,8 @@ BenchmarkPlan parse_benchmark_flags(const std::vector<std::string>& flags, bool 
   for (const std::string& flag : flags) {
     // These three decide what is registered, and how (see run_benchmarks).
     if (const auto filter = value_of(flag, "--benchmark_filter")) {
-      try {
-        plan.filter = *filter;
-        plan.selects("");
-      } catch (const std::regex_error&) {
-        throw BadInput(flag + ": expected a regular expression");
-      }
+      plan.filter = *filter;
+      plan.selects("");  // throws if it is no regular expression
     } else if (const auto time = value_of(flag, "--benchmark_min_time")) {
       const char* const accepted = "seconds, as 0.5 or 0.5s, or a number of runs, as 10x";
       const std::string number = time->substr(0, time->find_last_not_of("sx") + 1);

@@ -18,7 +18,7 @@ struct BenchmarkPlan {
   int64_t iterations = 0;  // --benchmark_min_time=<N>x; 0: as many as the seconds allow
   int repetitions = 0;     // --benchmark_repetitions; 0: 5 to 30, as the seconds allow
 
-  bool selects(const std::string& name) const;
+  bool selects(const std::string& name) const;  // may throw BadInput
 };
 
 // Hands the flags to Google Benchmark. Throws BadInput at one that it does not know.

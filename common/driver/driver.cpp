@@ -170,12 +170,12 @@ class Run {
         run_benchmarks(jobs_, plan_, stage_.op, options_.dtype, options_.seed, stage_.on_host);
     std::vector<Row> rows;
     for (size_t i = 0; i < jobs_.size(); ++i) {
-      const auto& [name, kernel, shape] = jobs_[i];
+      const BenchmarkJob& job = jobs_[i];
       const auto error = std::find_if(errors_.begin(), errors_.end(), [&](const Error& e) {
-        return e.kernel == kernel && e.shape == shape;
+        return e.kernel == job.kernel && e.shape == job.shape;
       });
-      rows.push_back({kernel, shape, kernel->name == picked_kernel(stage_, shape),
-                      error->comparison, timings[i]});
+      const bool picked = job.kernel->name == picked_kernel(stage_, job.shape);
+      rows.push_back({job.kernel, job.shape, picked, error->comparison, timings[i]});
     }
     compare_with_baselines(rows);
     print_table(stage_, options_.dtype, rows, rates);

@@ -17,7 +17,7 @@ HostBuffer::HostBuffer(size_t bytes) {
 
 Tensors::Tensors(const Operator& op, const Shape& shape, Dtype dtype, Layout layout, bool on_host)
     : shape_(shape), dtype_(dtype), on_host_(on_host) {
-  const auto add = [&](const std::string& name, Axes axes, const InputSpec* input) {
+  const auto add = [&](const std::string& name, Axes axes, const std::optional<InputSpec>& input) {
     // Only what runs along the sequence has two layouts.
     const bool sequence = axes == Axes::BHLE || axes == Axes::BHLM;
     Operand operand{name, input, extents(axes, shape), sequence ? layout : Layout::BHLD, {}, {}};
@@ -28,8 +28,8 @@ Tensors::Tensors(const Operator& op, const Shape& shape, Dtype dtype, Layout lay
     }
     operands_.push_back(std::move(operand));
   };
-  for (const auto& input : op.inputs) add(input.name, input.axes, &input);
-  for (const auto& output : op.outputs) add(output.name, output.axes, nullptr);
+  for (const auto& input : op.inputs) add(input.name, input.axes, input);
+  for (const auto& output : op.outputs) add(output.name, output.axes, {});
 }
 
 const Tensors::Operand& Tensors::find(const std::string& name) const {

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
@@ -54,7 +55,7 @@ class Tensors {
  private:
   struct Operand {
     std::string name;
-    const InputSpec* input;  // null for an output
+    std::optional<InputSpec> input;  // none for an output
     Extents size;
     Layout layout;
     DeviceBuffer<std::byte> device;  // one of

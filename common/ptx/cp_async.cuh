@@ -1,13 +1,14 @@
 // cp.async: copies from global to shared memory that go on while the thread computes.
 //
-//   cp_async<16>(&smem.k[stage][i], &k[i], i < L);   // zeros where not valid; nothing is read there
-//   cp_async_commit();                               // all since the last commit: one group
+//   cp_async<16>(&smem.k[stage][i], &k[i], i < L);   // zeros where not valid; nothing is read
+//   there cp_async_commit();                               // all since the last commit: one group
 //   cp_async_wait<1>();                              // all groups but the latest 1 have arrived
 //   __syncthreads();                                 // ... of the other threads too
 //
-// PTX ISA, "Data Movement and Conversion Instructions: Non-bulk copy". Needs compute capability 8.0;
-// below that the copy is made at once. The emulation makes it at the wait, in the issuing thread: a
-// kernel that reads too early computes with what was there before (SIMT_CP_ASYNC=early: at once).
+// PTX ISA, "Data Movement and Conversion Instructions: Non-bulk copy". Needs compute
+// capability 8.0; below that the copy is made at once. The emulation makes it at the wait, in the
+// issuing thread: a kernel that reads too early computes with what was there before
+// (SIMT_CP_ASYNC=early: at once).
 #pragma once
 
 #include <cuda_runtime.h>
@@ -58,9 +59,15 @@ void cp_async_wait() {
   simt::AsyncCopy copy;
   while (simt::next_copy(N, &copy)) {
     switch (copy.bytes) {
-      case 4: copy_or_zero<4>(copy.destination, copy.source, copy.valid); break;
-      case 8: copy_or_zero<8>(copy.destination, copy.source, copy.valid); break;
-      case 16: copy_or_zero<16>(copy.destination, copy.source, copy.valid); break;
+      case 4:
+        copy_or_zero<4>(copy.destination, copy.source, copy.valid);
+        break;
+      case 8:
+        copy_or_zero<8>(copy.destination, copy.source, copy.valid);
+        break;
+      case 16:
+        copy_or_zero<16>(copy.destination, copy.source, copy.valid);
+        break;
     }
   }
 }

@@ -6,9 +6,9 @@
 //
 // Every lane gives the address of one row of 8 elements (16 bytes, 16-byte aligned): lanes 0-7 the
 // rows of matrix 0, lanes 8-15 those of matrix 1, and so on; with N < 4 the later lanes' addresses
-// are not used. Lane l receives in registers[m] elements 2 (l % 4) and 2 (l % 4) + 1 of row l / 4 of
-// matrix m (transposed: of column l / 4), the first in the low half.
-// PTX ISA, "Warp-level matrix load instruction: ldmatrix". Needs compute capability 7.5.
+// are not used. Lane l receives in registers[m] elements 2 (l % 4) and 2 (l % 4) + 1 of row l / 4
+// of matrix m (transposed: of column l / 4), the first in the low half. PTX ISA, "Warp-level matrix
+// load instruction: ldmatrix". Needs compute capability 7.5.
 //
 // In the emulation each lane reads its own row, where a sanitizer sees it.
 #pragma once
@@ -41,8 +41,8 @@ void ldmatrix(uint32_t (&registers)[N], const void* row, const char* file = __bu
 }
 
 template <int N>
-void ldmatrix_trans(uint32_t (&registers)[N], const void* row,
-                    const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+void ldmatrix_trans(uint32_t (&registers)[N], const void* row, const char* file = __builtin_FILE(),
+                    int line = __builtin_LINE()) {
   load_matrices("ldmatrix.trans", simt::execute_ldmatrix_trans, registers, row, {file, line});
 }
 

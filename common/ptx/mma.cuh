@@ -1,4 +1,5 @@
-// mma.sync: D = A B + C by a warp on the tensor cores, accumulated in float. d and c may be the same.
+// mma.sync: D = A B + C by a warp on the tensor cores, accumulated in float. d and c may be the
+// same.
 //
 //   mma_m16n8k16(d, a, b, c);        // bf16: A [16, 16], B [16, 8]
 //   mma_m16n8k8_tf32(d, a, b, c);    // tf32: A [16, 8],  B [8, 8]
@@ -11,9 +12,9 @@
 //   B, tf32:  b[0] (t, g)           b[1] (t+4, g)
 //   C and D:  c[0] (g, 2t)          c[1] (g, 2t+1)      c[2] (g+8, 2t)      c[3] (g+8, 2t+1)
 //
-// So ldmatrix x4 of A's row-major tile gives a[], and ldmatrix_trans of B's row-major tile gives b[].
-// PTX ISA, "Matrix Fragments for mma.m16n8k16 with floating point type" and the same for m16n8k8.
-// Needs compute capability 8.0; compiled for less, it traps.
+// So ldmatrix x4 of A's row-major tile gives a[], and ldmatrix_trans of B's row-major tile gives
+// b[]. PTX ISA, "Matrix Fragments for mma.m16n8k16 with floating point type" and the same for
+// m16n8k8. Needs compute capability 8.0; compiled for less, it traps.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -50,8 +51,7 @@ inline void mma_m16n8k8_tf32(float (&d)[4], const uint32_t (&a)[4], const uint32
 __device__ __forceinline__ void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4],
                                              const uint32_t (&b)[2], const float (&c)[4]) {
 #if __CUDA_ARCH__ >= 800
-  asm(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
       "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %11, %12, %13};"
       : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "f"(c[0]), "f"(c[1]),
@@ -64,8 +64,7 @@ __device__ __forceinline__ void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[
 __device__ __forceinline__ void mma_m16n8k8_tf32(float (&d)[4], const uint32_t (&a)[4],
                                                  const uint32_t (&b)[2], const float (&c)[4]) {
 #if __CUDA_ARCH__ >= 800
-  asm(
-      "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
       "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %11, %12, %13};"
       : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "f"(c[0]), "f"(c[1]),

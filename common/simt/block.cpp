@@ -16,8 +16,8 @@ char tsan_launch_tag;
 
 namespace {
 
-constexpr std::size_t static_shared_capacity = 48 * 1024;
-constexpr std::size_t dynamic_shared_capacity = 227 * 1024;
+constexpr std::size_t kStaticSharedCapacity = 48 * 1024;
+constexpr std::size_t kDynamicSharedCapacity = 227 * 1024;
 
 uint64_t splitmix64(uint64_t& state) {
   uint64_t z = state += 0x9e3779b97f4a7c15u;
@@ -29,9 +29,9 @@ uint64_t splitmix64(uint64_t& state) {
 }  // namespace
 
 Block::Block()
-    : threads_(std::make_unique<Thread[]>(max_threads)),
-      static_shared_(static_shared_capacity),
-      dynamic_shared_(dynamic_shared_capacity),
+    : threads_(std::make_unique<Thread[]>(kMaxThreads)),
+      static_shared_(kStaticSharedCapacity),
+      dynamic_shared_(kDynamicSharedCapacity),
       tsan_main_(tsan::current()) {
   next_.fill(0);
 }
@@ -40,9 +40,7 @@ Block::AsScheduler::AsScheduler(const Block& block) : block_(block) {
   tsan::switch_to(block.tsan_main_);
 }
 
-Block::AsScheduler::~AsScheduler() {
-  tsan::switch_to(block_.threads_[block_.current_].tsan_fiber);
-}
+Block::AsScheduler::~AsScheduler() { tsan::switch_to(block_.threads_[block_.current_].tsan_fiber); }
 
 std::string Block::run(const Launch& launch, uint64_t index) {
   begin(launch, index);
@@ -82,7 +80,7 @@ void Block::begin(const Launch& launch, uint64_t index) {
     }
   }
 
-  if constexpr (with_tsan) {
+  if constexpr (kTsan) {
     // Fresh in every block: what a fiber or a tag has seen before would order this block's threads
     // after those of another, and a stack that others have used would seem to be raced for.
     tsan_tags_ = std::make_unique<uint64_t[]>(launch.threads + 1);
@@ -91,7 +89,7 @@ void Block::begin(const Launch& launch, uint64_t index) {
       if (i == int(fibers_.size())) {
         fibers_.push_back(std::make_unique<Fiber>(i, fiber_main, this));
       }
-      fibers_[i]->start(static_cast<char*>(tsan_stacks_) + i * stack_bytes);
+      fibers_[i]->start(static_cast<char*>(tsan_stacks_) + i * kStackBytes);
       threads_[i].fiber = fibers_[i].get();
       threads_[i].tsan_fiber = tsan::create();
     }
@@ -112,12 +110,12 @@ void Block::end() {
     thread.copies.clear();
     thread.first_copy = 0;
     thread.committed_groups = 0;
-    if constexpr (with_tsan) {
+    if constexpr (kTsan) {
       tsan::destroy(thread.tsan_fiber);
       thread.fiber = nullptr;
     }
   }
-  if constexpr (with_tsan) unmap_stacks(tsan_stacks_, launch_->threads);
+  if constexpr (kTsan) unmap_stacks(tsan_stacks_, launch_->threads);
   static_shared_.close();
   dynamic_shared_.close();
   running_ = nullptr;
@@ -136,7 +134,7 @@ Fiber& Block::fiber_main(void* argument, Fiber& self) {
   Block& block = *static_cast<Block*>(argument);
   for (;;) {
     block.run_thread(block.starting_);
-    if constexpr (with_tsan) {
+    if constexpr (kTsan) {
       // A stack serves one thread only: the next would seem to race with it.
       tsan::switch_to(block.tsan_main_);
       return block.main_;
@@ -182,10 +180,10 @@ int Block::take_next() {
 // Collects the threads that have become ready. (Plain loops: see README, ThreadSanitizer.)
 bool Block::start_round() {
   int size = 0;
-  const int warps = (launch_->threads + warp_size - 1) / warp_size;
+  const int warps = (launch_->threads + kWarpSize - 1) / kWarpSize;
   for (int w = 0; w < warps; ++w) {
     for (uint32_t lanes = next_[w]; lanes != 0; lanes &= lanes - 1) {
-      round_[size++] = uint16_t(w * warp_size + __builtin_ctz(lanes));
+      round_[size++] = uint16_t(w * kWarpSize + __builtin_ctz(lanes));
     }
     next_[w] = 0;
   }
@@ -205,9 +203,9 @@ bool Block::start_round() {
 }
 
 void Block::make_all_ready() {
-  const int whole_warps = launch_->threads / warp_size;
+  const int whole_warps = launch_->threads / kWarpSize;
   for (int w = 0; w < whole_warps; ++w) next_[w] = 0xffffffffu;
-  const int rest = launch_->threads % warp_size;
+  const int rest = launch_->threads % kWarpSize;
   if (rest > 0) next_[whole_warps] = (1u << rest) - 1;
 }
 
@@ -253,7 +251,7 @@ void Block::fail(Site site, const std::string& what) {
 
 void Block::barrier(Site site) {
   threads_[current_].site = site;
-  if constexpr (with_tsan) tsan::release(&tsan_tags_[launch_->threads]);
+  if constexpr (kTsan) tsan::release(&tsan_tags_[launch_->threads]);
   if (at_barrier_++ == 0) {
     barrier_site_ = site;
   } else if (!same_site(site, barrier_site_)) {
@@ -269,7 +267,7 @@ void Block::release_barrier() {
   }
   at_barrier_ = 0;
   make_all_ready();
-  if constexpr (with_tsan) {
+  if constexpr (kTsan) {
     for (int i = 0; i < launch_->threads; ++i) {
       tsan::switch_to(threads_[i].tsan_fiber);
       tsan::acquire(&tsan_tags_[launch_->threads]);

@@ -2,8 +2,8 @@
 //
 // A thread runs until it must wait (at the block's barrier or for other lanes of its warp); then
 // the next ready thread continues. Ready threads run in rounds: those that become ready in a round
-// run in the next, in the order that SIMT_ORDER asks for. When none is ready and not all have ended,
-// the kernel has broken a rule, and report.cpp says which.
+// run in the next, in the order that SIMT_ORDER asks for. When none is ready and not all have
+// ended, the kernel has broken a rule, and report.cpp says which.
 //
 // Threads that never wait cost no switch: a fiber whose thread has ended starts the next thread.
 #pragma once
@@ -38,8 +38,8 @@ struct Launch {
 
 class Block {
  public:
-  static constexpr int max_threads = 1024;
-  static constexpr int warp_size = 32;
+  static constexpr int kMaxThreads = 1024;
+  static constexpr int kWarpSize = 32;
 
   Block();
   Block(const Block&) = delete;
@@ -101,8 +101,8 @@ class Block {
     unsigned mask, arrived;
   };
   struct Warp {
-    std::array<WarpRequest*, warp_size> requests;  // of the lanes that have arrived
-    std::array<Group, warp_size> groups;
+    std::array<WarpRequest*, kWarpSize> requests;  // of the lanes that have arrived
+    std::array<Group, kWarpSize> groups;
     int group_count = 0;
   };
 
@@ -134,13 +134,13 @@ class Block {
   dim3 indexed_for_{0, 0, 0};  // the block size that the threads' indices were computed for
 
   std::unique_ptr<Thread[]> threads_;
-  std::array<Warp, max_threads / warp_size> warps_;
+  std::array<Warp, kMaxThreads / kWarpSize> warps_;
   int current_ = 0;   // the running thread
   int starting_ = 0;  // the thread that the fiber switched to shall start
   int ended_ = 0;
 
-  std::array<uint32_t, max_threads / warp_size> next_;  // ready in the next round, a bit per lane
-  std::array<uint16_t, max_threads> round_;             // this round's threads
+  std::array<uint32_t, kMaxThreads / kWarpSize> next_;  // ready in the next round, a bit per lane
+  std::array<uint16_t, kMaxThreads> round_;             // this round's threads
   int round_size_ = 0, round_position_ = 0;
   uint64_t random_ = 0;
 

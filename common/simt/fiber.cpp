@@ -8,7 +8,7 @@ namespace simt {
 
 namespace {
 
-constexpr std::size_t page = 4096;
+constexpr std::size_t kPage = 4096;
 
 // The fibers do not own their stacks.
 struct NoDeallocation {
@@ -19,24 +19,24 @@ struct NoDeallocation {
 }  // namespace
 
 void* map_stacks(std::size_t count) {
-  void* memory = mmap(nullptr, page + count * stack_bytes, PROT_READ | PROT_WRITE,
+  void* memory = mmap(nullptr, kPage + count * kStackBytes, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
-  if (memory == MAP_FAILED || mprotect(memory, page, PROT_NONE) != 0) {
+  if (memory == MAP_FAILED || mprotect(memory, kPage, PROT_NONE) != 0) {
     throw Error("no memory for the stacks of more CUDA threads; SIMT_THREADS=1 needs fewest");
   }
-  return static_cast<char*>(memory) + page;
+  return static_cast<char*>(memory) + kPage;
 }
 
 void unmap_stacks(void* stacks, std::size_t count) {
-  munmap(static_cast<char*>(stacks) - page, page + count * stack_bytes);
+  munmap(static_cast<char*>(stacks) - kPage, kPage + count * kStackBytes);
 }
 
 void Fiber::start(void* bottom) {
   stack_bottom_ = bottom;
-  stack_size_ = stack_bytes;
+  stack_size_ = kStackBytes;
   boost::context::stack_context stack;
-  stack.sp = static_cast<char*>(bottom) + stack_bytes;
-  stack.size = stack_bytes;
+  stack.sp = static_cast<char*>(bottom) + kStackBytes;
+  stack.size = kStackBytes;
   const std::size_t stagger = index_ % 16 * 256;  // Boost rounds the start down to 256 bytes
   suspended_ = boost::context::fiber(
       std::allocator_arg,
@@ -51,7 +51,7 @@ boost::context::fiber Fiber::run(boost::context::fiber&& previous) {
   const void* bottom;
   std::size_t size;
   __sanitizer_finish_switch_fiber(nullptr, &bottom, &size);
-  if (with_asan && departed_->stack_bottom_ == nullptr) {
+  if (kAsan && departed_->stack_bottom_ == nullptr) {
     departed_->stack_bottom_ = bottom;
     departed_->stack_size_ = size;
   }

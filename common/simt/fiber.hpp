@@ -9,7 +9,7 @@
 
 namespace simt {
 
-constexpr std::size_t stack_bytes = (with_asan ? 256 : 64) * 1024;
+constexpr std::size_t kStackBytes = (kAsan ? 256 : 64) * 1024;
 
 // Memory for `count` stacks, one behind the other. Under them lies a guard page, where an overflow
 // (of the first stack) is a fault.

@@ -96,14 +96,14 @@ void execute_mma_m16n8k16_bf16(Lanes lanes, unsigned mask) {
   require_full_warp(lanes, mask);
   multiply<16>(
       lanes,
-      [](float (*a)[16], const uint32_t* registers, int group, int t) {
+      [](float(*a)[16], const uint32_t* registers, int group, int t) {
         for (int r = 0; r < 4; ++r) {
           for (int i = 0; i < 2; ++i) {
             a[group + r % 2 * 8][t * 2 + r / 2 * 8 + i] = bf16_of(registers[r], i);
           }
         }
       },
-      [](float (*b)[8], const uint32_t* registers, int group, int t) {
+      [](float(*b)[8], const uint32_t* registers, int group, int t) {
         for (int r = 0; r < 2; ++r) {
           for (int i = 0; i < 2; ++i) b[t * 2 + r * 8 + i][group] = bf16_of(registers[r], i);
         }
@@ -114,12 +114,12 @@ void execute_mma_m16n8k8_tf32(Lanes lanes, unsigned mask) {
   require_full_warp(lanes, mask);
   multiply<8>(
       lanes,
-      [](float (*a)[8], const uint32_t* registers, int group, int t) {
+      [](float(*a)[8], const uint32_t* registers, int group, int t) {
         for (int r = 0; r < 4; ++r) {
           a[group + r % 2 * 8][t + r / 2 * 4] = tf32_of(registers[r]);
         }
       },
-      [](float (*b)[8], const uint32_t* registers, int group, int t) {
+      [](float(*b)[8], const uint32_t* registers, int group, int t) {
         for (int r = 0; r < 2; ++r) b[t + r * 4][group] = tf32_of(registers[r]);
       });
 }

@@ -138,9 +138,9 @@ void launch(dim3 grid, dim3 block, std::size_t dynamic_shared_bytes, Site site,
   Grid job{launch, uint64_t(grid.x) * grid.y * grid.z};
   const uint64_t cores = std::max(1u, std::thread::hardware_concurrency());
   uint64_t workers = number_from_environment("SIMT_THREADS", 1, cores);
-  // ThreadSanitizer's runtime (clang 14) crashes now and then when two OS threads make and end fibers
-  // by the ten thousand. One finds the same races: it is the fibers that are compared.
-  if constexpr (with_tsan) workers = 1;
+  // ThreadSanitizer's runtime (clang 14) crashes now and then when two OS threads make and end
+  // fibers by the ten thousand. One finds the same races: it is the fibers that are compared.
+  if constexpr (kTsan) workers = 1;
   Pool::instance().run(job, unsigned(std::min({workers, job.blocks, uint64_t(1024)})));
   tsan::acquire(&tsan_launch_tag);
   if (job.failed) throw Error(job.error);

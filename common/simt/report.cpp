@@ -20,7 +20,7 @@ std::string ranges(const std::vector<int>& numbers) {
     while (j + 1 < numbers.size() && numbers[j + 1] == numbers[j] + 1) ++j;
     if (!text.empty()) text += ", ";
     text += std::to_string(numbers[i]);
-    if (j > i) text += "-" + std::to_string(numbers[j]);
+    if (j > i) text.append("-").append(std::to_string(numbers[j]));
     i = j + 1;
   }
   return text;
@@ -49,15 +49,15 @@ std::string Block::describe_waiting() const {
   std::map<std::string, std::vector<int>> by_place;
   for (int i = 0; i < launch_->threads; ++i) {
     std::string place;
-    const Warp& warp = warps_[i / warp_size];
+    const Warp& warp = warps_[i / kWarpSize];
     unsigned in_collective = 0;
     for (int g = 0; g < warp.group_count; ++g) in_collective |= warp.groups[g].arrived;
     if (threads_[i].fiber == nullptr) {
       place = "exited";
-    } else if (in_collective >> (i % warp_size) & 1) {
-      const WarpRequest& request = *warp.requests[i % warp_size];
-      place = std::string("in ") + request.name + " at " + to_string(request.site) +
-              " for mask " + hexadecimal(request.mask);
+    } else if (in_collective >> (i % kWarpSize) & 1) {
+      const WarpRequest& request = *warp.requests[i % kWarpSize];
+      place = std::string("in ") + request.name + " at " + to_string(request.site) + " for mask " +
+              hexadecimal(request.mask);
     } else {
       place = "in __syncthreads at " + to_string(threads_[i].site);
     }
@@ -78,24 +78,25 @@ std::string Block::describe_waiting() const {
 
 std::string Block::describe_deadlock() const {
   // A lane that a collective waits for is the likeliest cause: others may wait for its warp.
-  for (int w = 0; w * warp_size < launch_->threads; ++w) {
+  for (int w = 0; w * kWarpSize < launch_->threads; ++w) {
     if (warps_[w].group_count == 0) continue;
     const Group& group = warps_[w].groups[0];
     const WarpRequest& request = *warps_[w].requests[__builtin_ctz(group.arrived)];
     std::vector<int> missing;
-    for (int lane = 0; lane < warp_size; ++lane) {
+    for (int lane = 0; lane < kWarpSize; ++lane) {
       if ((group.mask & ~group.arrived) >> lane & 1) missing.push_back(lane);
     }
-    return describe(request.site, std::string(request.name) + " waits for ever: " +
-                                      (missing.size() == 1 ? "lane " : "lanes ") +
-                                      ranges(missing) + " of warp " + std::to_string(w) +
-                                      " in its mask " + hexadecimal(group.mask) +
-                                      " never came; " + describe_waiting());
+    return describe(request.site,
+                    std::string(request.name) +
+                        " waits for ever: " + (missing.size() == 1 ? "lane " : "lanes ") +
+                        ranges(missing) + " of warp " + std::to_string(w) + " in its mask " +
+                        hexadecimal(group.mask) + " never came; " + describe_waiting());
   }
   if (divergent_) {
-    return describe(barrier_site_, "divergent barrier: the threads of a block must all reach "
-                                   "the same __syncthreads; " +
-                                       describe_waiting());
+    return describe(barrier_site_,
+                    "divergent barrier: the threads of a block must all reach "
+                    "the same __syncthreads; " +
+                        describe_waiting());
   }
   return describe(barrier_site_, "barrier that not all threads reach; " + describe_waiting());
 }
@@ -105,7 +106,8 @@ std::string Block::damaged_shared_memory() const {
   auto examine = [&](const char* kind, const SharedRegion& region) {
     if (region.intact()) return;
     text += std::string("a thread wrote out of bounds, beside the block's ") +
-            std::to_string(region.size()) + " bytes of " + kind + " shared memory, since the "
+            std::to_string(region.size()) + " bytes of " + kind +
+            " shared memory, since the "
             "barrier before (an AddressSanitizer build names the line)";
   };
   examine("static", static_shared_);

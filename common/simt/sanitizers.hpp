@@ -2,8 +2,9 @@
 // which CUDA thread is running and what orders its memory accesses. In builds without them these
 // functions do nothing.
 //
-// The emulator's own sources are compiled without -fsanitize=thread, so that its bookkeeping neither
-// orders nor races anything; hence SIMT_TSAN, which CMake defines, and not __SANITIZE_THREAD__.
+// The emulator's own sources are compiled without -fsanitize=thread, so that its bookkeeping
+// neither orders nor races anything; hence SIMT_TSAN, which CMake defines, and not
+// __SANITIZE_THREAD__.
 #pragma once
 
 #include <cstddef>
@@ -35,9 +36,9 @@ void __tsan_release(void* address);
 namespace simt {
 
 #ifdef SIMT_ASAN
-constexpr bool with_asan = true;
+constexpr bool kAsan = true;
 #else
-constexpr bool with_asan = false;
+constexpr bool kAsan = false;
 namespace asan_off {
 inline void __asan_poison_memory_region(const void*, std::size_t) {}
 inline void __asan_unpoison_memory_region(const void*, std::size_t) {}
@@ -67,9 +68,9 @@ inline void release(void*) {}
 }  // namespace tsan
 
 #ifdef SIMT_TSAN
-constexpr bool with_tsan = true;
+constexpr bool kTsan = true;
 #else
-constexpr bool with_tsan = false;
+constexpr bool kTsan = false;
 #endif
 
 }  // namespace simt

@@ -5,16 +5,16 @@
 namespace simt {
 
 namespace {
-constexpr std::size_t shared_limit = 227 * 1024;  // static and dynamic together
+constexpr std::size_t kSharedLimit = 227 * 1024;  // static and dynamic together
 }
 
 void* Block::static_shared(std::size_t bytes, const void* type) {
   if (!static_shared_.is_open()) {
     static_type_ = type;
-    if (bytes + launch_->dynamic_shared_bytes > shared_limit) {
-      fail(launch_->site, "too much shared memory: " + std::to_string(bytes) + " bytes static and " +
-                              std::to_string(launch_->dynamic_shared_bytes) +
-                              " dynamic, a block has " + std::to_string(shared_limit));
+    if (bytes + launch_->dynamic_shared_bytes > kSharedLimit) {
+      fail(launch_->site, "too much shared memory: " + std::to_string(bytes) +
+                              " bytes static and " + std::to_string(launch_->dynamic_shared_bytes) +
+                              " dynamic, a block has " + std::to_string(kSharedLimit));
     }
     return static_shared_.open(bytes);
   }
@@ -27,10 +27,11 @@ void* Block::static_shared(std::size_t bytes, const void* type) {
 void* Block::dynamic_shared(std::size_t least_bytes) {
   const std::size_t bytes = launch_->dynamic_shared_bytes;
   if (bytes < least_bytes || bytes == 0) {
-    fail(launch_->site, "the kernel uses " +
-                            (least_bytes ? std::to_string(least_bytes) + " bytes of" : std::string()) +
-                            " dynamic shared memory, the launch asked for " +
-                            std::to_string(bytes) + " (LaunchConfig::shared_bytes)");
+    fail(launch_->site,
+         "the kernel uses " +
+             (least_bytes ? std::to_string(least_bytes) + " bytes of" : std::string()) +
+             " dynamic shared memory, the launch asked for " + std::to_string(bytes) +
+             " (LaunchConfig::shared_bytes)");
   }
   return dynamic_shared_.is_open() ? dynamic_shared_.data() : dynamic_shared_.open(bytes);
 }

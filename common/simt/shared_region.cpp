@@ -12,10 +12,10 @@ namespace simt {
 
 namespace {
 
-constexpr std::size_t page = 4096;         // mapped before and behind the region
-constexpr std::size_t guard_bytes = 256;   // of these, examined at every barrier
-constexpr unsigned char guard_value = 0xA5;
-constexpr unsigned char poison = 0xFF;     // as float, bf16 or half: NaN; as an index: far outside
+constexpr std::size_t kPage = 4096;       // mapped before and behind the region
+constexpr std::size_t kGuardBytes = 256;  // of these, examined at every barrier
+constexpr unsigned char kGuardValue = 0xA5;
+constexpr unsigned char kPoison = 0xFF;  // as float, bf16 or half: NaN; as an index: far outside
 
 unsigned char* map(void* where, std::size_t bytes) {
   void* memory = mmap(where, bytes, PROT_READ | PROT_WRITE,
@@ -25,7 +25,7 @@ unsigned char* map(void* where, std::size_t bytes) {
 }
 
 void fill(unsigned char* begin, std::size_t bytes, unsigned char value) {
-  if constexpr (with_tsan) {
+  if constexpr (kTsan) {
     // ThreadSanitizer intercepts memset and would take it for a write by one of the threads.
     for (std::size_t i = 0; i < bytes; ++i) static_cast<volatile unsigned char*>(begin)[i] = value;
   } else {
@@ -34,8 +34,8 @@ void fill(unsigned char* begin, std::size_t bytes, unsigned char value) {
 }
 
 bool is_guard(const unsigned char* begin) {
-  constexpr uint64_t expected = 0x0101010101010101u * guard_value;
-  for (std::size_t i = 0; i < guard_bytes; i += sizeof expected) {
+  constexpr uint64_t expected = 0x0101010101010101u * kGuardValue;
+  for (std::size_t i = 0; i < kGuardBytes; i += sizeof expected) {
     uint64_t word;
     __builtin_memcpy(&word, begin + i, sizeof word);
     if (word != expected) return false;
@@ -46,35 +46,35 @@ bool is_guard(const unsigned char* begin) {
 }  // namespace
 
 SharedRegion::SharedRegion(std::size_t capacity)
-    : capacity_(capacity), begin_(map(nullptr, page + capacity + page) + page) {}
+    : capacity_(capacity), begin_(map(nullptr, kPage + capacity + kPage) + kPage) {}
 
 void* SharedRegion::open(std::size_t bytes) {
   bytes_ = bytes;
   open_ = true;
-  if constexpr (with_asan) {
-    __asan_poison_memory_region(begin_ - page, page + capacity_ + page);
+  if constexpr (kAsan) {
+    __asan_poison_memory_region(begin_ - kPage, kPage + capacity_ + kPage);
     __asan_unpoison_memory_region(begin_, bytes);
   } else {
-    fill(begin_ - guard_bytes, guard_bytes, guard_value);
-    fill(begin_ + bytes, guard_bytes, guard_value);
+    fill(begin_ - kGuardBytes, kGuardBytes, kGuardValue);
+    fill(begin_ + bytes, kGuardBytes, kGuardValue);
   }
-  fill(begin_, bytes, poison);
+  fill(begin_, bytes, kPoison);
   return begin_;
 }
 
 void SharedRegion::close() {
-  if (with_tsan && open_) {
+  if (kTsan && open_) {
     // The next block's threads are others, at the same addresses: make ThreadSanitizer forget.
-    munmap(begin_ - page, page + capacity_ + page);
-    map(begin_ - page, page + capacity_ + page);
+    munmap(begin_ - kPage, kPage + capacity_ + kPage);
+    map(begin_ - kPage, kPage + capacity_ + kPage);
   }
   open_ = false;
   bytes_ = 0;
 }
 
 bool SharedRegion::intact() const {
-  if (with_asan || !open_) return true;
-  return is_guard(begin_ - guard_bytes) && is_guard(begin_ + bytes_);
+  if (kAsan || !open_) return true;
+  return is_guard(begin_ - kGuardBytes) && is_guard(begin_ + bytes_);
 }
 
 bool SharedRegion::contains(const void* address, std::size_t bytes) const {

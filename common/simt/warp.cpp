@@ -11,15 +11,15 @@ namespace simt {
 
 void Block::collective(WarpRequest& request) {
   const int id = current_;
-  const int lane = id % warp_size;
-  Warp& warp = warps_[id / warp_size];
+  const int lane = id % kWarpSize;
+  Warp& warp = warps_[id / kWarpSize];
   // A full mask is right in a block's last warp even if it has fewer lanes.
-  const int lanes_here = std::min(warp_size, launch_->threads - id / warp_size * warp_size);
-  if (lanes_here < warp_size) request.mask &= (1u << lanes_here) - 1;
+  const int lanes_here = std::min(kWarpSize, launch_->threads - id / kWarpSize * kWarpSize);
+  if (lanes_here < kWarpSize) request.mask &= (1u << lanes_here) - 1;
   const unsigned mask = request.mask;
   if (!(mask >> lane & 1)) {
     fail(request.site, std::string(request.name) + ": lane " + std::to_string(lane) + " of warp " +
-                           std::to_string(id / warp_size) + " is not in the mask it gives");
+                           std::to_string(id / kWarpSize) + " is not in the mask it gives");
   }
 
   warp.requests[lane] = &request;
@@ -37,7 +37,7 @@ void Block::collective(WarpRequest& request) {
   // Only __syncwarp orders memory. The tag of the mask's first lane will do for every mask that
   // it leads: what it has collected, that lane has seen too.
   void* tag = nullptr;
-  if (with_tsan && request.execute == execute_syncwarp) {
+  if (kTsan && request.execute == execute_syncwarp) {
     tag = &tsan_tags_[id - lane + __builtin_ctz(mask)];
     tsan::release(tag);
   }
@@ -48,7 +48,7 @@ void Block::collective(WarpRequest& request) {
   }
   group = warp.groups[--warp.group_count];
   request.execute(warp.requests.data(), mask);
-  next_[id / warp_size] |= mask & ~(1u << lane);
+  next_[id / kWarpSize] |= mask & ~(1u << lane);
   if (tag != nullptr) {
     for (unsigned rest = mask; rest != 0; rest &= rest - 1) {
       tsan::switch_to(threads_[id - lane + __builtin_ctz(rest)].tsan_fiber);
@@ -69,7 +69,8 @@ void for_each_lane(unsigned mask, F f) {
   for (; mask != 0; mask &= mask - 1) f(__builtin_ctz(mask));
 }
 
-// `source_of(lane, request)` is the lane whose value `lane` receives.
+// `source_of(lane, first, last, argument)` is the lane whose value `lane` receives, within its
+// segment [first, last]. Of the argument PTX takes 5 bits, and so does the hardware.
 template <class F>
 void shuffle_lanes(Lanes lanes, unsigned mask, F source_of) {
   for_each_lane(mask, [&](int lane) {
@@ -80,7 +81,8 @@ void shuffle_lanes(Lanes lanes, unsigned mask, F source_of) {
                                               std::to_string(width) +
                                               " is no power of two up to 32");
     }
-    const int source = source_of(lane, request);
+    const int first = lane & ~(width - 1);
+    const int source = source_of(lane, first, first + width - 1, request.lane & 31);
     if (!(mask >> source & 1)) {
       Block::running().fail(request.site, std::string(request.name) + ": lane " +
                                               std::to_string(lane) + " reads from lane " +
@@ -98,32 +100,29 @@ void shuffle_lanes(Lanes lanes, unsigned mask, F source_of) {
 void execute_syncwarp(Lanes, unsigned) {}
 
 void execute_shfl(Lanes lanes, unsigned mask) {
-  shuffle_lanes(lanes, mask, [](int lane, const WarpRequest& r) {
-    return (lane & ~(r.width - 1)) | (r.lane & (r.width - 1));
+  shuffle_lanes(lanes, mask, [](int, int first, int last, int source) {
+    return first + (source & (last - first));
   });
 }
 
-// A source outside of the segment of `width` lanes: the lane keeps its own value.
+// A source outside of the segment: the lane keeps its own value.
 
 void execute_shfl_up(Lanes lanes, unsigned mask) {
-  shuffle_lanes(lanes, mask, [](int lane, const WarpRequest& r) {
-    const unsigned delta = unsigned(r.lane);
-    return delta > unsigned(lane & (r.width - 1)) ? lane : lane - int(delta);
+  shuffle_lanes(lanes, mask, [](int lane, int first, int, int delta) {
+    return lane - delta < first ? lane : lane - delta;
   });
 }
 
 void execute_shfl_down(Lanes lanes, unsigned mask) {
-  shuffle_lanes(lanes, mask, [](int lane, const WarpRequest& r) {
-    const unsigned delta = unsigned(r.lane);
-    return delta >= unsigned(r.width - (lane & (r.width - 1))) ? lane : lane + int(delta);
+  shuffle_lanes(lanes, mask, [](int lane, int, int last, int delta) {
+    return lane + delta > last ? lane : lane + delta;
   });
 }
 
 // With xor, unlike the others, an earlier segment can be read and only a later one cannot.
 void execute_shfl_xor(Lanes lanes, unsigned mask) {
-  shuffle_lanes(lanes, mask, [](int lane, const WarpRequest& r) {
-    const int source = lane ^ r.lane;
-    return source < 0 || source > (lane | (r.width - 1)) ? lane : source;
+  shuffle_lanes(lanes, mask, [](int lane, int, int last, int lane_mask) {
+    return (lane ^ lane_mask) > last ? lane : lane ^ lane_mask;
   });
 }
 

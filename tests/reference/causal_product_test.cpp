@@ -12,6 +12,10 @@ struct Sizes {
   int64_t L, E, M;
 };
 
+void PrintTo(const Sizes& s, std::ostream* out) {
+  *out << "L " << s.L << ", E " << s.E << ", M " << s.M;
+}
+
 class CausalProduct : public testing::TestWithParam<Sizes> {
  protected:
   const Sizes size = GetParam();

@@ -11,6 +11,10 @@ struct Sizes {
   int64_t Lq, Lk, E, M;
 };
 
+void PrintTo(const Sizes& s, std::ostream* out) {
+  *out << "Lq " << s.Lq << ", Lk " << s.Lk << ", E " << s.E << ", M " << s.M;
+}
+
 class Softmax : public testing::TestWithParam<Sizes> {
  protected:
   const Sizes size = GetParam();

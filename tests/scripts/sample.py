@@ -102,6 +102,33 @@ def sweep(kernel="double_buffer", lengths=(2048, 4096, 8192, 16384), power=1.0):
     ]
 
 
+def profile(stage="03_shared_mem", kernel="03_shared_mem", launches=((900, {}), (5_020_000, {}))):
+    """As scripts/gpu_session.sh profile writes it: the launches' times in ns, and metrics."""
+    metrics = {
+        "gpu__time_duration.sum": ("ns", None),
+        "launch__registers_per_thread": ("register/thread", "32"),
+        "launch__shared_mem_per_block_static": ("byte/block", "2,112"),
+        "launch__shared_mem_per_block_dynamic": ("byte/block", "0"),
+        "sm__inst_executed.avg.per_cycle_active": ("inst/cycle", "1.234"),
+        "dram__sectors_read.sum": ("sector", "2,000,000"),
+        "dram__sectors_write.sum": ("sector", "500,000"),
+        "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum": ("request", "1,000"),
+        "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum": ("sector", "2,500"),
+        "memory_l1_wavefronts_shared": ("", "n/a"),
+        "smsp__average_warps_issue_stalled_barrier_per_issue_active.ratio": ("", "3.25"),
+        "smsp__average_warps_issue_stalled_long_scoreboard_per_issue_active.ratio": ("", "12.5"),
+    }
+    head = ["ID", "Kernel Name", "Block Size", "Grid Size", "CC"]
+    rows = [head + list(metrics), [""] * len(head) + [unit for unit, _ in metrics.values()]]
+    for number, (nanoseconds, changed) in enumerate(launches):
+        values = {name: value for name, (_, value) in metrics.items()}
+        values |= {"gpu__time_duration.sum": f"{nanoseconds:,}", **changed}
+        launch = [str(number), "a_kernel", "(64, 1, 1)", "(1024, 1, 1)", "9.0"]
+        rows.append(launch + list(values.values()))
+    lines = [",".join(f'"{cell}"' for cell in row) for row in rows]
+    return "\n".join([f"# {stage}, {kernel}, 16,8,4096,64,64", *lines, ""])
+
+
 def write(path, records):
     with open(path, "w", encoding="utf-8") as file:
         file.writelines(json.dumps(line) + "\n" for line in records)

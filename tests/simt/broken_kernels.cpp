@@ -59,7 +59,7 @@ __global__ void missing_syncwarp_kernel(float* out) {
   const int i = threadIdx.x;
   smem.values[i] = float(i);
   const float sum = __shfl_xor_sync(0xffffffffu, float(i), 1);  // orders no memory
-  out[i] = sum + smem.values[i ^ 1];  // FAULT(missing_syncwarp)
+  out[i] = sum + smem.values[i ^ 1];                            // FAULT(missing_syncwarp)
 }
 
 __global__ void lost_atomic_kernel(float* sum) {
@@ -76,15 +76,39 @@ __global__ void cross_block_kernel(float* out) {
 int run(const std::string& name) {
   const DeviceBuffer<float> in(std::vector<float>(256, 1.0f)), out(std::vector<float>(1024, 0.0f));
   const std::map<std::string, std::function<void()>> kernels = {
-      {"shared_write", [&] { launch({1, 128}, shared_write_kernel, out.data()); }},
-      {"shared_read", [&] { launch({1, 128}, shared_read_kernel, out.data()); }},
-      {"global_write", [&] { launch({9, 128}, global_write_kernel, out.data(), 1024); }},
-      {"misaligned", [&] { launch({1, 32}, misaligned_kernel, in.data(), out.data()); }},
-      {"missing_barrier", [&] { launch({1, 128}, missing_barrier_kernel, out.data()); }},
-      {"missing_syncwarp", [&] { launch({1, 128}, missing_syncwarp_kernel, out.data()); }},
+      {"shared_write",
+       [&] {
+         launch({1, 128}, shared_write_kernel, out.data());
+       }},
+      {"shared_read",
+       [&] {
+         launch({1, 128}, shared_read_kernel, out.data());
+       }},
+      {"global_write",
+       [&] {
+         launch({9, 128}, global_write_kernel, out.data(), 1024);
+       }},
+      {"misaligned",
+       [&] {
+         launch({1, 32}, misaligned_kernel, in.data(), out.data());
+       }},
+      {"missing_barrier",
+       [&] {
+         launch({1, 128}, missing_barrier_kernel, out.data());
+       }},
+      {"missing_syncwarp",
+       [&] {
+         launch({1, 128}, missing_syncwarp_kernel, out.data());
+       }},
       // Blocks of one thread: no two threads of a block can be at fault.
-      {"lost_atomic", [&] { launch({64, 1}, lost_atomic_kernel, out.data()); }},
-      {"cross_block", [&] { launch({7, 1}, cross_block_kernel, out.data()); }},
+      {"lost_atomic",
+       [&] {
+         launch({64, 1}, lost_atomic_kernel, out.data());
+       }},
+      {"cross_block",
+       [&] {
+         launch({7, 1}, cross_block_kernel, out.data());
+       }},
   };
   const auto kernel = kernels.find(name);
   if (kernel == kernels.end()) {

@@ -39,21 +39,21 @@ __global__ void healthy_kernel(float* out) {
   const int i = threadIdx.x, n = blockDim.x;
   smem.values[i] = float(i);
   __syncthreads();
-  out[i] = smem.values[n - 1 - i] + __shfl_xor_sync(0xffffffffu, float(i), 1);
+  out[blockIdx.x * n + i] = smem.values[n - 1 - i] + __shfl_xor_sync(0xffffffffu, float(i), 1);
 }
 
 // After an error the emulator must run the next kernel as if nothing had been.
 void expect_healthy() {
-  const DeviceBuffer<float> out(128);
+  const DeviceBuffer<float> out(4 * 128);
   launch({4, 128}, healthy_kernel, out.data());
   const std::vector<float> got = out.to_host();
-  for (int i = 0; i < 128; ++i) ASSERT_EQ(got[i], float(127 - i + (i ^ 1)));
+  for (int n = 0; n < 4 * 128; ++n) ASSERT_EQ(got[n], float(127 - n % 128 + (n % 128 ^ 1)));
 }
 
 // The error of launching `kernel` with one block; it must contain all of `parts`.
 template <class... P, class... A>
-void expect_error(const std::vector<std::string>& parts, LaunchConfig config,
-                  void (*kernel)(P...), A... arguments) {
+void expect_error(const std::vector<std::string>& parts, LaunchConfig config, void (*kernel)(P...),
+                  A... arguments) {
   std::string what = "no error";
   try {
     launch(config, kernel, arguments...);
@@ -81,13 +81,12 @@ TEST_P(InEveryOrder, DivergentBarrier) {
   const std::string file = __FILE__;
   const LaunchConfig config(1, 64);
   const int launch_line = __LINE__ - 1;
-  expect_error({"divergent barrier",
-                "[block (0, 0, 0), launched at " + file + ":" + std::to_string(launch_line) + "]",
-                "threads 0-31 wait in __syncthreads at " + file + ":" +
-                    std::to_string(kDivergentLine),
-                "threads 32-63 wait in __syncthreads at " + file + ":" +
-                    std::to_string(kDivergentLine + 2)},
-               config, divergent_kernel);
+  expect_error(
+      {"divergent barrier",
+       "[block (0, 0, 0), launched at " + file + ":" + std::to_string(launch_line) + "]",
+       "threads 0-31 wait in __syncthreads at " + file + ":" + std::to_string(kDivergentLine),
+       "threads 32-63 wait in __syncthreads at " + file + ":" + std::to_string(kDivergentLine + 2)},
+      config, divergent_kernel);
 }
 
 constexpr int kExitLine = __LINE__ + 3;
@@ -97,9 +96,10 @@ __global__ void exit_kernel(int stays) {
 }
 
 TEST_P(InEveryOrder, BarrierThatExitedThreadsNeverReach) {
-  expect_error({at_line(kExitLine), "barrier that not all threads reach", "threads 40-63 have exited",
-                "threads 0-39 wait in __syncthreads", "block (2, 0, 0)"},
-               {3, 64}, exit_kernel, 40);
+  expect_error(
+      {at_line(kExitLine), "barrier that not all threads reach", "threads 40-63 have exited",
+       "threads 0-39 wait in __syncthreads", "block (2, 0, 0)"},
+      {3, 64}, exit_kernel, 40);
   expect_error({at_line(kExitLine), "threads 1-63 have exited", "thread 0 waits"}, {3, 64},
                exit_kernel, 1);
 }
@@ -118,9 +118,7 @@ TEST_P(InEveryOrder, MissingLaneOfAShuffle) {
 }
 
 constexpr int kOwnLaneLine = __LINE__ + 2;
-__global__ void own_lane_kernel(int* out) {
-  out[threadIdx.x] = __any_sync(0xffff7fffu, 1);
-}
+__global__ void own_lane_kernel(int* out) { out[threadIdx.x] = __any_sync(0xffff7fffu, 1); }
 
 TEST_P(InEveryOrder, MaskWithoutTheCallingLane) {
   const DeviceBuffer<int> out(32);
@@ -171,9 +169,7 @@ TEST_P(InEveryOrder, DifferentCollectivesForOneMask) {
                {1, 32}, two_collectives_kernel, out.data());
 }
 
-__global__ void width_kernel(int* out) {
-  out[threadIdx.x] = __shfl_sync(0xffffffffu, 1, 0, 12);
-}
+__global__ void width_kernel(int* out) { out[threadIdx.x] = __shfl_sync(0xffffffffu, 1, 0, 12); }
 
 TEST_P(InEveryOrder, ShuffleWidthThatIsNoPowerOfTwo) {
   const DeviceBuffer<int> out(32);
@@ -255,11 +251,11 @@ __global__ void uninitialised_kernel(float* out) {
   __syncthreads();
   float sum = 0;
   for (int i = 0; i < 128; ++i) sum += smem.values[i];
-  out[threadIdx.x] = sum;
+  out[blockIdx.x * 128 + threadIdx.x] = sum;
 }
 
 TEST_P(InEveryOrder, UninitialisedSharedMemoryIsNaN) {
-  const DeviceBuffer<float> out(128);
+  const DeviceBuffer<float> out(3 * 128);
   // The healthy kernel leaves numbers behind; they must not be found.
   expect_healthy();
   launch({3, 128}, uninitialised_kernel, out.data());

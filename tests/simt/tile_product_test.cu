@@ -149,10 +149,9 @@ __global__ void tf32_product_kernel(const float* a, const float* b, float* out) 
   for (int column = 0; column < kTile; column += 8) {
     float d[4] = {0, 0, 0, 0};
     for (int k = 0; k < kTile; k += 8) {
-      const uint32_t a_fragment[4] = {operand(a[(row + g) * kTile + k + t]),
-                                      operand(a[(row + g + 8) * kTile + k + t]),
-                                      operand(a[(row + g) * kTile + k + t + 4]),
-                                      operand(a[(row + g + 8) * kTile + k + t + 4])};
+      const uint32_t a_fragment[4] = {
+          operand(a[(row + g) * kTile + k + t]), operand(a[(row + g + 8) * kTile + k + t]),
+          operand(a[(row + g) * kTile + k + t + 4]), operand(a[(row + g + 8) * kTile + k + t + 4])};
       const uint32_t b_fragment[2] = {operand(b[(k + t) * kTile + column + g]),
                                       operand(b[(k + t + 4) * kTile + column + g])};
       mma_m16n8k8_tf32(d, a_fragment, b_fragment, d);

@@ -1,6 +1,7 @@
 // Shuffles, votes and masks against their definitions; barriers and atomics in block-wide sums.
 #include "orders.hpp"
 
+#include <algorithm>
 #include <cstdint>
 #include <numeric>
 #include <vector>
@@ -27,7 +28,7 @@ __global__ void shuffle_kernel(T* out) {
       const T results[4] = {__shfl_sync(kFullWarp, value, i, width),
                             __shfl_up_sync(kFullWarp, value, i, width),
                             __shfl_down_sync(kFullWarp, value, i, width),
-                            __shfl_xor_sync(kFullWarp, value, i & 31, width)};
+                            __shfl_xor_sync(kFullWarp, value, i, width)};
       for (int kind = 0; kind < 4; ++kind) {
         out[((kind * 6 + w) * kArguments + i) * 32 + lane] = results[kind];
       }
@@ -35,16 +36,20 @@ __global__ void shuffle_kernel(T* out) {
   }
 }
 
-// The lane that is read, from the definitions in the CUDA programming guide.
+// The lane that is read, by PTX's definition of shfl, which takes 5 bits of the argument.
 int shuffle_source(int kind, int width, int argument, int lane) {
+  argument %= 32;
   const int first = lane / width * width;
   switch (kind) {
-    case 0: return first + argument % width;
-    case 1: return lane - argument < first ? lane : lane - argument;
-    case 2: return lane + argument >= first + width ? lane : lane + argument;
+    case 0:
+      return first + argument % width;
+    case 1:
+      return lane - argument < first ? lane : lane - argument;
+    case 2:
+      return lane + argument >= first + width ? lane : lane + argument;
   }
   // Lanes of an earlier segment can be read, lanes of a later one cannot.
-  const int source = lane ^ (argument & 31);
+  const int source = lane ^ argument;
   return source >= first + width ? lane : source;
 }
 

@@ -52,7 +52,7 @@ void execute_shfl(WarpRequest* const* lanes, unsigned mask);
 void execute_shfl_up(WarpRequest* const* lanes, unsigned mask);
 void execute_shfl_down(WarpRequest* const* lanes, unsigned mask);
 void execute_shfl_xor(WarpRequest* const* lanes, unsigned mask);
-void execute_ballot(WarpRequest* const* lanes, unsigned mask);     // in: int, out: unsigned
+void execute_ballot(WarpRequest* const* lanes, unsigned mask);  // in: int, out: unsigned
 // in: a row of 16 bytes; `words`: how many 8 x 8 matrices; out: as many registers
 void execute_ldmatrix(WarpRequest* const* lanes, unsigned mask);
 void execute_ldmatrix_trans(WarpRequest* const* lanes, unsigned mask);

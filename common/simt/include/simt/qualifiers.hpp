@@ -9,4 +9,5 @@
 #define __align__(bytes) __attribute__((aligned(bytes)))
 
 // A host compiler cannot express one variable per block.
-#define __shared__ _Pragma("GCC error \"shared memory: use shared_storage<T>(), common/shared_storage.cuh\"")
+#define __shared__ \
+  _Pragma("GCC error \"shared memory: use shared_storage<T>(), common/shared_storage.cuh\"")

@@ -14,14 +14,14 @@ struct dim3 {
   constexpr dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
 };
 
-#define SIMT_VECTOR_TYPES(T, name, align2, align4)                                         \
-  struct __attribute__((may_alias, aligned(align2))) name##2 {                             \
-    T x, y;                                                                                \
-  };                                                                                       \
-  struct __attribute__((may_alias, aligned(align4))) name##4 {                             \
-    T x, y, z, w;                                                                          \
-  };                                                                                       \
-  inline name##2 make_##name##2(T x, T y) { return {x, y}; }                               \
+#define SIMT_VECTOR_TYPES(T, name, align2, align4)             \
+  struct __attribute__((may_alias, aligned(align2))) name##2 { \
+    T x, y;                                                    \
+  };                                                           \
+  struct __attribute__((may_alias, aligned(align4))) name##4 { \
+    T x, y, z, w;                                              \
+  };                                                           \
+  inline name##2 make_##name##2(T x, T y) { return {x, y}; }   \
   inline name##4 make_##name##4(T x, T y, T z, T w) { return {x, y, z, w}; }
 
 SIMT_VECTOR_TYPES(float, float, 8, 16)

@@ -1,0 +1,227 @@
+#!/usr/bin/env python3
+"""Writes the pages' tables of results from what was recorded in docs/results.
+
+    <!-- results:begin -->                   every stage: its place is the README
+    <!-- results:begin stage=03_x -->        one stage: predicted, measured, faster than what
+    <!-- profile:begin stage=03_x -->        the same stage as Nsight Compute saw it
+
+A table stands between such a line and <!-- results:end --> or <!-- profile:end -->; whatever is
+typed there is replaced. Pages: docs/**/*.md, *.md and */README.md. Results: docs/results/*.jsonl
+and *profile.csv. With --check nothing is written, and a table that is out of date is exit status 1.
+"""
+
+import argparse
+import glob
+import os
+import re
+import sys
+
+import profiles
+import results as results_module
+import rewrite
+from results import ResultsError, home_stage
+
+COMMAND = "scripts/tables.py"
+MARKER = re.compile(r"<!-- (results|profile):(begin|end)(?: stage=(\S+))? -->")
+NOTHING = "No results are recorded yet."
+
+
+def kernel_name(result, everything):
+    """'`02_naive_cuda`', or with a stage of several kernels '`04_double_buffer`, low_occupancy'."""
+    stage = home_stage(result.kernel, everything)
+    return f"`{stage}`" if result.kernel == stage else f"`{stage}`, {result.kernel}"
+
+
+def milliseconds(value):
+    return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
+
+
+def times(factor):
+    return f"{factor:.2f}×" if factor < 10 else f"{factor:.0f}×"
+
+
+RATES = ["GB/s", "of copy", "TFLOP/s", "over its predecessor"]
+
+
+def rates(result):
+    return [
+        f"{result.gb_per_s:.0f}",
+        f"{100 * result.gb_per_s / result.copy_gb_per_s:.0f}%" if result.copy_gb_per_s else "",
+        f"{result.tflop_per_s:.2f}",
+        times(result.speedup) if result.speedup and result.baseline != result.kernel else "",
+    ]
+
+
+def provenance(results):
+    one = results[-1]
+    commits = ", ".join(f"`{commit}`" for commit in dict.fromkeys(r.commit for r in results))
+    built = one.toolkit if one.on_host else f"CUDA {one.toolkit}, driver {one.driver}"
+    return (
+        f"**{one.operator.capitalize()}, {one.dtype}, on {one.device}** "
+        f"({built}; commit {commits}; {one.date[:10]})"
+    )
+
+
+def at_shape(shape, results):
+    return results_module.ladder([result for result in results if result.shape == shape])
+
+
+def overview(shapes, results, everything):
+    """Every kernel at every shape: milliseconds."""
+    rows = []
+    for kernel in results_module.ladder(results):
+        row = [kernel_name(kernel, everything)]
+        for shape in shapes:
+            found = [r for r in at_shape(shape, results) if r.kernel == kernel.kernel]
+            row.append(milliseconds(found[0].median_ms) if found else "")
+        rows.append(row)
+    return rewrite.table(["ms at B,H,L,E,M ="] + [str(shape) for shape in shapes], rows)
+
+
+def ladder_section(results):
+    """The README's part for the results of one device, operator and dtype."""
+    shapes = results_module.shapes_of_first_stage(results)
+    rungs = at_shape(shapes[0], results)
+    first = rungs[0]
+    rows = [
+        [kernel_name(rung, results), milliseconds(rung.median_ms), *rates(rung)]
+        + [times(first.median_ms / rung.median_ms) if rung is not first else ""]
+        for rung in rungs
+    ]
+    text = [
+        f"{provenance(results)}, B,H,L,E,M = {shapes[0]}:",
+        rewrite.table(["kernel", "ms", *RATES, "over the first"], rows),
+    ]
+    if len(shapes) > 1:
+        text.append(overview(shapes, results, results))
+    return "\n\n".join(text)
+
+
+def stage_section(results, everything):
+    """A chapter's part for what its stage's driver recorded, the previous stage's kernel included.
+
+    In full at the shapes at which every stage was timed; a sweep over lengths in short.
+    """
+    shapes = list(dict.fromkeys(result.shape for result in results))
+    everywhere = results_module.shapes_of_first_stage(everything)
+    detailed = [shape for shape in shapes if shape in everywhere] or shapes
+    rows = []
+    for shape in detailed:
+        rungs = at_shape(shape, results)
+        own = [rung for rung in rungs if home_stage(rung.kernel, everything) == rung.stage]
+        for rung in rungs:
+            picked = " (picked)" if rung.picked and len(own) > 1 else ""
+            spread = f"{milliseconds(rung.min_ms)} .. {milliseconds(rung.max_ms)}"
+            rows.append(
+                [
+                    str(shape) if rung is rungs[0] else "",
+                    kernel_name(rung, everything) + picked,
+                    milliseconds(rung.predicted_ms) if rung.predicted_ms else "",
+                    milliseconds(rung.median_ms),
+                    spread,
+                    *rates(rung),
+                ]
+            )
+    header = ["B,H,L,E,M", "kernel", "predicted ms", "measured ms", "min .. max", *RATES]
+    one = results[-1]
+    limits = f"copies at {one.copy_gb_per_s:.0f} GB/s (read and written)"
+    if one.fma_tflop_per_s:
+        limits += f", fp32 multiply-adds at {one.fma_tflop_per_s:.1f} TFLOP/s"
+    caption = f"{provenance(results)}; in the same run, {limits}:"
+    text = [caption, rewrite.table(header, rows, left=2)]
+    short = [shape for shape in shapes if shape not in detailed]
+    if short:
+        text.append(overview(short, results, everything))
+    return "\n\n".join(text)
+
+
+def groups(results):
+    """By what can be compared: device, operator and dtype. GPUs first: they are the subject."""
+    found = {}
+    for result in results:
+        key = (result.on_host, result.operator, result.dtype, result.device)
+        found.setdefault(key, []).append(result)
+    return [found[key] for key in sorted(found, key=lambda key: key[0])]
+
+
+def results_text(results, stage):
+    if not stage:
+        return "\n\n".join(map(ladder_section, groups(results))) or NOTHING
+    sections = []
+    for everything in groups(results):
+        of_stage = [result for result in everything if result.stage == stage]
+        if of_stage:
+            sections.append(stage_section(of_stage, everything))
+    return "\n\n".join(sections) or NOTHING
+
+
+def fill(page, text, render):
+    """The page's text with render(kind, stage) between its markers."""
+    out = []
+    begun = None
+    for number, line in enumerate(text.splitlines(keepends=True), 1):
+        marker = MARKER.fullmatch(line.strip())
+        if not marker:
+            if line.strip().startswith(("<!-- results", "<!-- profile")):
+                raise ResultsError(f"{page}:{number}: not a marker that {COMMAND} knows")
+            if not begun:
+                out.append(line)
+            continue
+        kind, side, stage = marker.groups()
+        if (side == "end") != bool(begun) or (begun and kind != begun[0]):
+            raise ResultsError(f"{page}:{number}: begin and end of {kind} do not pair")
+        if side == "begin":
+            try:
+                out += [line, render(kind, stage), "\n"]
+            except ValueError as error:
+                raise ResultsError(f"{page}:{number}: {error}") from None
+            begun = kind, number
+        else:
+            out.append(line)
+            begun = None
+    if begun:
+        raise ResultsError(f"{page}:{begun[1]}: {begun[0]} begins but does not end")
+    return "".join(out)
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--check", action="store_true", help="write nothing; 1 if out of date")
+    parser.add_argument("--root", default=rewrite.ROOT, help="the repository")
+    arguments = parser.parse_args()
+
+    def recorded(pattern):
+        return sorted(glob.glob(os.path.join(arguments.root, "docs", "results", pattern)))
+
+    results = results_module.load_all(recorded("*.jsonl"))
+    profiled = profiles.load_all(recorded("*profile.csv"))
+
+    def render(kind, stage):
+        if stage and not os.path.isdir(os.path.join(arguments.root, stage)):
+            raise ValueError(f"there is no stage '{stage}'")
+        if kind == "results":
+            return results_text(results, stage)
+        if not stage:
+            raise ValueError("whose profile? stage=... is missing")
+        return profiles.render(profiled, stage)
+
+    # All pages are filled before the first is written: an error leaves every page as it was.
+    wanted = {
+        page: fill(os.path.relpath(page, arguments.root), rewrite.read(page), render)
+        for page in rewrite.pages(arguments.root)
+    }
+    differed = [
+        page
+        for page, text in wanted.items()
+        if rewrite.update(page, text, arguments.check, COMMAND)
+    ]
+    if differed and arguments.check:
+        print(f"{len(differed)} pages have tables out of date; run {COMMAND}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    results_module.run_main(main)

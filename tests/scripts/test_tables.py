@@ -1,0 +1,192 @@
+"""The pages' tables say what was recorded, and nothing else."""
+
+import os
+import tempfile
+import unittest
+
+import sample
+
+README = "# Title\n\n<!-- results:begin -->\nold\n<!-- results:end -->\n\nThe end.\n"
+CHAPTER = """\
+# Chapter
+
+<!-- results:begin stage=04_double_buffer -->
+<!-- results:end -->
+
+between
+
+<!-- profile:begin stage=03_shared_mem -->
+old
+<!-- profile:end -->
+"""
+
+
+class Tables(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = folder.name
+        for name in ("docs/results", "02_naive_cuda", "03_shared_mem", "04_double_buffer"):
+            os.makedirs(os.path.join(self.root, name))
+        self.write("README.md", README)
+        self.write("docs/04.md", CHAPTER)
+
+    def path(self, name):
+        return os.path.join(self.root, name)
+
+    def write(self, name, text):
+        with open(self.path(name), "w", encoding="utf-8") as file:
+            file.write(text)
+
+    def read(self, name):
+        with open(self.path(name), encoding="utf-8") as file:
+            return file.read()
+
+    def record(self, name, records):
+        sample.write(self.path(f"docs/results/{name}"), records)
+
+    def run_script(self, *arguments):
+        return sample.run("tables.py", "--root", self.root, *arguments)
+
+    def filled(self, name):
+        status, _, err = self.run_script()
+        self.assertEqual((status, err), (0, ""))
+        return self.read(name)
+
+    def assert_refused(self, what):
+        before = self.read("README.md"), self.read("docs/04.md")
+        for arguments in ([], ["--check"]):
+            status, out, err = self.run_script(*arguments)
+            self.assertEqual((status, out, err.count("\n")), (2, "", 1), err)
+            self.assertIn(what, err)
+        self.assertEqual((self.read("README.md"), self.read("docs/04.md")), before)
+
+    def test_the_readme(self):
+        self.record("time.jsonl", sample.ladder() + sample.ladder((1, 8, 16384, 64, 64), scale=0.5))
+        self.record("sweep.jsonl", sample.sweep(lengths=(2048, 8192, 16384)))
+        page = self.filled("README.md")
+        self.assertTrue(page.startswith("# Title\n\n<!-- results:begin -->\n"))
+        self.assertTrue(page.endswith("<!-- results:end -->\n\nThe end.\n"))
+        self.assertNotIn("old", page)
+        self.assertIn(
+            "on Made-up GPU** (CUDA 13.0, driver 13.0; commit `0123abcd`; 2026-11-20)", page
+        )
+        # 0.874 ms of 0.54 GB and 8.6 GFLOP; 5.7 is the driver's own, 47 = 41.3 / 0.874.
+        self.assertIn(
+            "| `04_double_buffer`, double_buffer | 0.874 | 614 | 14% | 9.83 | 5.70× | 47× |", page
+        )
+        self.assertIn("| `02_naive_cuda` | 41.3 | 13 | 0% | 0.21 |  |  |", page)
+        self.assertIn("| ms at B,H,L,E,M = | 16,8,4096,64,64 | 1,8,16384,64,64 |", page)
+        self.assertIn("| `03_shared_mem` | 5.02 | 2.51 |", page)
+        self.assertNotIn("16,8,8192", page)
+
+    def test_a_chapter(self):
+        self.record("time.jsonl", sample.ladder())
+        self.record("sweep.jsonl", sample.sweep(lengths=(2048, 8192)))
+        page = self.filled("docs/04.md")
+        self.assertIn("copies at 4300 GB/s (read and written), fp32 multiply-adds at 60.0", page)
+        # The kernel of the stage before, as this stage's driver timed it, is the yardstick.
+        self.assertIn(
+            "| 16,8,4096,64,64 | `03_shared_mem` | 4.01 | 5.01 | 4.91 .. 5.16 | 107 | 2% | 1.71 |",
+            page,
+        )
+        self.assertIn(
+            "|  | `04_double_buffer`, double_buffer (picked) | 0.699 | 0.874 | 0.857 .. 0.9 "
+            "| 614 | 14% | 9.83 | 5.70× |",
+            page,
+        )
+        self.assertIn("|  | `04_double_buffer`, low_occupancy | 1.05 | 1.31 |", page)
+        self.assertNotIn("02_naive_cuda", page)
+        # What only this stage was timed at is told in short.
+        self.assertIn("| ms at B,H,L,E,M = | 16,8,2048,64,64 | 16,8,8192,64,64 |", page)
+        self.assertIn("| `04_double_buffer`, double_buffer | 0.437 | 1.75 |", page)
+
+    def test_a_lone_kernel_has_no_column_for_its_predecessor(self):
+        self.write("docs/04.md", CHAPTER.replace("04_double_buffer", "02_naive_cuda"))
+        self.record("time.jsonl", sample.ladder())
+        page = self.filled("docs/04.md")
+        self.assertIn("| of copy | TFLOP/s |\n", page)
+        self.assertIn("| 16,8,4096,64,64 | `02_naive_cuda` | 33 | 41.3 |", page)
+
+    def test_the_host_has_a_table_of_its_own(self):
+        self.record("time.jsonl", sample.host() + sample.ladder())
+        page = self.filled("README.md")
+        self.assertLess(page.index("Made-up GPU"), page.index("Made-up CPU"))
+        self.assertIn("| `01_cpu_reference`, chunked | 6.1 |", page)
+
+    def test_check(self):
+        self.record("time.jsonl", sample.ladder())
+        status, out, err = self.run_script("--check")
+        self.assertEqual(status, 1)
+        self.assertIn("-old", out)
+        self.assertIn("2 pages have tables out of date", err)
+        self.assertEqual(self.read("README.md"), README, "--check writes nothing")
+        self.assertEqual(self.run_script()[0], 0)
+        self.assertEqual(self.run_script("--check"), (0, "", ""))
+        for page in ("README.md", "docs/04.md"):
+            with sample.changed(self.path(page), "0.874", "0.474"):
+                self.assertEqual(self.run_script("--check")[0], 1)
+
+    def test_nothing_recorded(self):
+        self.assertIn("No results are recorded yet.", self.filled("README.md"))
+        self.assertIn(
+            "<!-- results:begin stage=04_double_buffer -->\nNo results are recorded yet.\n"
+            "<!-- results:end -->\n\nbetween\n\n"
+            "<!-- profile:begin stage=03_shared_mem -->\nNo profile is recorded yet.\n",
+            self.read("docs/04.md"),
+        )
+
+    def test_nothing_recorded_of_this_stage(self):
+        self.record("time.jsonl", [sample.record()])
+        self.assertIn("No results are recorded yet.", self.filled("docs/04.md"))
+
+    def test_a_profile(self):
+        self.write("docs/results/h200_profile.csv", sample.profile())
+        page = self.filled("docs/04.md")
+        self.assertIn(
+            "| at 16,8,4096,64,64, compute capability 9.0 | `03_shared_mem` |\n| --- | ---: |\n"
+            "| kernel time | 5.02 ms |\n| blocks × threads | 1,024 × 64 |\n",
+            page,
+        )
+        self.assertIn("| shared memory per block, static + dynamic | 2.1 + 0.0 KiB |", page)
+        self.assertIn("| DRAM, read + written | 80 MB |", page)  # 2.5 million sectors
+        self.assertIn("| sectors per load, of how many loads | 2.5 of 1,000 |", page)
+        self.assertIn("| long scoreboard 12.5, barrier 3.2 |", page)
+        self.assertNotIn("wavefronts", page, "n/a is no row")
+        self.assertNotIn("L2", page, "neither is what was not measured")
+
+    def test_profiles_that_are_not_understood(self):
+        whole = sample.profile()
+        for old, new, what in [
+            ("# 03_shared_mem, 03_shared_mem, ", "# ", ":1: "),
+            ("# 03_shared_mem, 03_shared_mem, 16,8,4096,64,64\n", "", ":1: a line '# stage"),
+            ('"ns"', '"ms"', "gpu__time_duration.sum in 'ms'"),
+            (',"3.25"', "", ":4: not a row"),
+            ("gpu__time_duration.sum", "gpu__time", ":1: a launch without gpu__time_duration"),
+            (whole[whole.index('"0",') :], "", ":1: no kernel's profile follows"),
+        ]:
+            self.assertIn(old, whole)
+            self.write("docs/results/h200_profile.csv", whole.replace(old, new))
+            with self.subTest(what):
+                self.assert_refused("docs/results/h200_profile.csv:")
+                self.assert_refused(what)
+
+    def test_bad_results_leave_the_pages(self):
+        self.write("docs/results/broken.jsonl", "{\n")
+        self.assert_refused("broken.jsonl:1:")
+
+    def test_markers_that_are_not_understood(self):
+        for old, new, what in [
+            ("<!-- results:end -->\n", "", "04.md:7: begin and end of profile do not pair"),
+            ("<!-- profile:end -->\n", "", "04.md:8: profile begins but does not end"),
+            ("<!-- results:begin stage=04_double_buffer -->\n", "", "04.md:3: begin and end"),
+            ("stage=04_double_buffer", "stage=04_double", "04.md:3: there is no stage '04_double'"),
+            ("profile:begin stage=03_shared_mem", "profile:begin", "04.md:8: whose profile?"),
+            ("results:begin stage", "results:begins stage", "04.md:3: not a marker"),
+        ]:
+            with self.subTest(what), sample.changed(self.path("docs/04.md"), old, new):
+                self.assert_refused(what)
+
+
+if __name__ == "__main__":
+    unittest.main()
