@@ -14,9 +14,9 @@
 // What memory moves: q and k once per tile of columns, v and o once. For M <= 64 that is the least
 // there can be.
 //
-// What limits it: instructions. A step costs a thread 2 * kRows * kColumns multiply-adds, and about
-// a third as many instructions again for shared-memory reads and shuffles, on B*H * M / 64 blocks
-// that walk the sequence one step after the other.
+// What limits it: instructions. A step costs a thread 2 * kRows * kColumns multiply-adds, and as
+// many as three quarters (E = 64) or a quarter (E = 512) of that again for shared-memory reads and
+// shuffles, on B*H * M / 64 blocks that walk the sequence one step after the other.
 //
 // What the next step removes: the walk. With few heads most of the chip idles; step 2 lets several
 // warps take different time steps of one head.

@@ -18,7 +18,7 @@
 // L2: the blocks of one head read the same rows at about the same time. v and o once.
 //
 // What limits it: 3 multiply-adds per (t, e, m) where step 1 needs 2, the shuffles of the prefix
-// sum and of the outputs, and two barriers per round.
+// sum and of the outputs, and three barriers per round.
 //
 // What the next stage removes: both steps spend an instruction per multiply-add. Stage 05 turns
 // whole chunks of the sequence into matrix products.
@@ -244,8 +244,8 @@ void launch_low_occupancy(TensorView<const float> q, TensorView<const float> k,
   }
 }
 
-// As few value columns per block as all blocks can run at once: fewer columns use more of the chip,
-// more columns read q and k less often.
+// The fewest value columns per block, up to 8, with which all blocks can run at once: fewer columns
+// use more of the chip, more columns read q and k less often.
 // [doc:dispatch_columns]
 template <int kE>
 void dispatch_columns(TensorView<const float> q, TensorView<const float> k,

@@ -8,10 +8,11 @@
 
 namespace attn {
 
-constexpr int64_t kMaxHeadSize = 512;  // of q and k: what the kernels' tiles go up to
+constexpr int64_t kMaxHeadSize = 512;             // of q and k: what the kernels' tiles go up to
+constexpr int64_t kMaxLength = int64_t{1} << 30;  // kernels count time steps in 32 bits
 
 // Throws std::invalid_argument, in one line, unless q [B, H, L, E], k [B, H, Lk, E], v [B, H, Lk, M]
-// and o [B, H, L, M] fit together and E is at most 512.
+// and o [B, H, L, M] fit together, E is at most 512 and no length over 2^30.
 inline void check_causal_product(const TensorView<const float>& q, const TensorView<const float>& k,
                                  const TensorView<const float>& v, const TensorView<float>& o) {
   auto require = [](bool holds, const char* what) {
@@ -23,6 +24,7 @@ inline void check_causal_product(const TensorView<const float>& q, const TensorV
   require(k.L == v.L, "k and v differ in L");
   require(q.D == k.D, "q and k differ in head size");
   require(v.D == o.D, "v and o differ in head size");
+  require(q.L <= kMaxLength && k.L <= kMaxLength, "a length is over 2^30");
   require(q.D <= kMaxHeadSize, "the head size of q and k is over 512");
 }
 

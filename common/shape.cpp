@@ -34,6 +34,7 @@ Shape parse_shape(std::string_view text) {
   }
   if (at != end || sizes[3] > kMaxHeadSize || sizes[4] > kMaxHeadSize) throw error;
 
+  if (sizes[2] > kMaxLength) throw std::invalid_argument("expected B,H,L,E,M with L at most 2^30");
   // Everything computed from a shape (elements, bytes, flops) is far below 2^63 from here on.
   constexpr int64_t kMaxRows = int64_t{1} << 40;
   int64_t rows = 1;

@@ -19,7 +19,6 @@ import glob
 import os
 import re
 import sys
-import textwrap
 
 import rewrite
 
@@ -31,6 +30,12 @@ FENCE = re.compile(r"(`{3,})(\w*)")
 
 class SnippetError(Exception):
     """One line for the author: what is wrong, and where."""
+
+
+def dedent(lines):
+    """Without the common indentation, of which #pragma, always at the margin, has no part."""
+    width = min((len(x) - len(x.lstrip()) for x in lines if x.strip() and x[0] != "#"), default=0)
+    return [line if line.startswith("#") else line[width:] for line in lines]
 
 
 def regions(path, text):
@@ -54,7 +59,7 @@ def regions(path, text):
             if marker[2] not in open_regions:
                 raise SnippetError(f"{path}:{number}: region '{marker[2]}' ends but did not begin")
             _, lines = open_regions.pop(marker[2])
-            found[marker[2]] = textwrap.dedent("\n".join(lines)).strip("\n") + "\n"
+            found[marker[2]] = "\n".join(dedent(lines)).strip("\n") + "\n"
     for name, (number, _) in open_regions.items():
         raise SnippetError(f"{path}:{number}: region '{name}' begins but does not end")
     return found

@@ -32,8 +32,13 @@ def kernel_name(result, everything):
     return f"`{stage}`" if result.kernel == stage else f"`{stage}`, {result.kernel}"
 
 
-def milliseconds(value):
+def figure(value):
+    """Three digits: more than most measurements have."""
     return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
+
+
+def percent(part):
+    return f"{100 * part:.0f}%" if part >= 0.1 else f"{100 * part:.1f}%"
 
 
 def times(factor):
@@ -45,9 +50,9 @@ RATES = ["GB/s", "of copy", "TFLOP/s", "over its predecessor"]
 
 def rates(result):
     return [
-        f"{result.gb_per_s:.0f}",
-        f"{100 * result.gb_per_s / result.copy_gb_per_s:.0f}%" if result.copy_gb_per_s else "",
-        f"{result.tflop_per_s:.2f}",
+        figure(result.gb_per_s),
+        percent(result.gb_per_s / result.copy_gb_per_s) if result.copy_gb_per_s else "",
+        figure(result.tflop_per_s),
         times(result.speedup) if result.speedup and result.baseline != result.kernel else "",
     ]
 
@@ -73,7 +78,7 @@ def overview(shapes, results, everything):
         row = [kernel_name(kernel, everything)]
         for shape in shapes:
             found = [r for r in at_shape(shape, results) if r.kernel == kernel.kernel]
-            row.append(milliseconds(found[0].median_ms) if found else "")
+            row.append(figure(found[0].median_ms) if found else "")
         rows.append(row)
     return rewrite.table(["ms at B,H,L,E,M ="] + [str(shape) for shape in shapes], rows)
 
@@ -84,7 +89,7 @@ def ladder_section(results):
     rungs = at_shape(shapes[0], results)
     first = rungs[0]
     rows = [
-        [kernel_name(rung, results), milliseconds(rung.median_ms), *rates(rung)]
+        [kernel_name(rung, results), figure(rung.median_ms), *rates(rung)]
         + [times(first.median_ms / rung.median_ms) if rung is not first else ""]
         for rung in rungs
     ]
@@ -111,13 +116,13 @@ def stage_section(results, everything):
         own = [rung for rung in rungs if home_stage(rung.kernel, everything) == rung.stage]
         for rung in rungs:
             picked = " (picked)" if rung.picked and len(own) > 1 else ""
-            spread = f"{milliseconds(rung.min_ms)} .. {milliseconds(rung.max_ms)}"
+            spread = f"{figure(rung.min_ms)} .. {figure(rung.max_ms)}"
             rows.append(
                 [
                     str(shape) if rung is rungs[0] else "",
                     kernel_name(rung, everything) + picked,
-                    milliseconds(rung.predicted_ms) if rung.predicted_ms else "",
-                    milliseconds(rung.median_ms),
+                    figure(rung.predicted_ms) if rung.predicted_ms else "",
+                    figure(rung.median_ms),
                     spread,
                     *rates(rung),
                 ]
@@ -131,7 +136,8 @@ def stage_section(results, everything):
     text = [caption, rewrite.table(header, rows, left=2)]
     short = [shape for shape in shapes if shape not in detailed]
     if short:
-        text.append(overview(short, results, everything))
+        swept = [result for result in results if result.shape in short]
+        text.append(overview(short, swept, everything))
     return "\n\n".join(text)
 
 

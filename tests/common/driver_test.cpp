@@ -254,7 +254,7 @@ TEST_F(Driver, ThePreviousStageIsTimedBesideAndFirst) {
   record = nlohmann::json::parse(line);
   EXPECT_EQ(record["kernel"], "second");
   EXPECT_EQ(record["baseline"], "00_older");
-  EXPECT_TRUE(contains(outcome.out, "than 00_older at 1,2,64,16,16 f32")) << outcome.out;
+  EXPECT_TRUE(contains(outcome.out, " 00_older at 1,2,64,16,16 f32")) << outcome.out;
 }
 
 // Without a GPU: kernels are verified, in emulation; nothing is timed or recorded, and it says so.

@@ -78,6 +78,12 @@ class Snippets(unittest.TestCase):
             self.read(),
         )
 
+    def test_a_pragma_at_the_margin_does_not_count_as_indentation(self):
+        compute = "    compute(t);"
+        self.write(self.source, SOURCE.replace(compute, "#pragma unroll\n" + compute))
+        self.run_script()
+        self.assertIn("```cpp\nload(t);\n\n#pragma unroll\ncompute(t);\n```", self.read())
+
     def test_check_finds_a_changed_source(self):
         self.run_script()
         self.assertEqual(self.run_script("--check"), (0, "", ""))

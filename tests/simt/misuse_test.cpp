@@ -118,7 +118,10 @@ TEST_P(InEveryOrder, MissingLaneOfAShuffle) {
 }
 
 constexpr int kOwnLaneLine = __LINE__ + 2;
-__global__ void own_lane_kernel(int* out) { out[threadIdx.x] = __any_sync(0xffff7fffu, 1); }
+__global__ void own_lane_kernel(int* out) {
+  const int any = __any_sync(0xffff7fffu, 1);
+  out[threadIdx.x] = any;
+}
 
 TEST_P(InEveryOrder, MaskWithoutTheCallingLane) {
   const DeviceBuffer<int> out(32);

@@ -38,6 +38,9 @@ void expect_checked(Product product) {
   EXPECT_EQ(error_of(product, q, q, v, view(2, 7, 32)), "causal product: q and o differ in L");
   EXPECT_EQ(error_of(product, view(2, 8, 513), view(2, 8, 513), v, v),
             "causal product: the head size of q and k is over 512");
+  const int64_t L = (int64_t{1} << 30) + 1;
+  EXPECT_EQ(error_of(product, view(2, L, 16), view(2, L, 16), view(2, L, 32), view(2, L, 32)),
+            "causal product: a length is over 2^30");
 }
 
 const auto reversed = [](auto q, auto k, auto v, auto o) {
