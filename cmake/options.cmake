@@ -43,10 +43,11 @@ if(ATTN_GPU)
   add_compile_options($<$<COMPILE_LANGUAGE:CUDA>:-lineinfo>
                       "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-Xcompiler -Wall,-Wextra>")
 elseif(ATTN_SANITIZE STREQUAL "address")
-  add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=all -g)
+  # -O1 -g1: reports with lines, at half the time to compile.
+  add_compile_options(-O1 -g1 -fsanitize=address,undefined -fno-sanitize-recover=all)
   add_link_options(-fsanitize=address,undefined)
 elseif(ATTN_SANITIZE STREQUAL "thread")
-  add_compile_options(-fsanitize=thread -g)
+  add_compile_options(-O1 -g1 -fsanitize=thread)
   add_link_options(-fsanitize=thread)
 elseif(ATTN_SANITIZE)
   message(FATAL_ERROR "ATTN_SANITIZE is '${ATTN_SANITIZE}'; it may be empty, address or thread")

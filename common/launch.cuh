@@ -91,7 +91,7 @@ void launch(LaunchConfig config, void (*kernel)(P...), A&&... arguments) {
                                     int(config.shared_bytes)),
                config.file, config.line);
   }
-  kernel<<<config.grid.dims(), config.block.dims(), config.shared_bytes, config.stream> > >(
+  kernel<<<config.grid.dims(), config.block.dims(), config.shared_bytes, config.stream>>>(
       std::forward<A>(arguments)...);
   cuda_check(cudaGetLastError(), config.file, config.line);
 #endif

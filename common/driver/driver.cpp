@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <string>
 
 #include "common/driver/benchmark.hpp"
 #include "common/driver/environment.hpp"
@@ -41,7 +42,8 @@ class Run {
 
   void run() {
     const Environment environment = find_environment(stage_.on_host);
-    if (options_.dtype == Dtype::bf16 && environment.sm < "8" && can_time() && !stage_.on_host)
+    if (options_.dtype == Dtype::bf16 && can_time() && !stage_.on_host &&
+        std::stod(environment.sm) < 8)
       throw BadInput("--dtype bf16: " + environment.device + " is sm " + environment.sm +
                      " and lacks it; accepted is f32");
     plan_ = parse_benchmark_flags(options_.benchmark_flags, stage_.on_host);
