@@ -183,8 +183,9 @@ inline void double_buffer_causal_product(TensorView<const float> q,  // [B, H, L
                                          TensorView<float> o,        // [B, H, L, M]
                                          cudaStream_t stream = 0) {
   check_causal_product(q, k, v, o);
-  // Narrow tiles of columns where wide ones would leave multiprocessors without a block.
-  const bool wide = q.B * q.H * ((v.D + 63) / 64) >= multiprocessors();
+  // Narrow tiles of columns only if each still has a multiprocessor to itself: two narrow ones on
+  // one take longer than a wide one.
+  const bool wide = 2 * q.B * q.H * ((v.D + 63) / 64) > multiprocessors();
   return wide ? dispatch_head_size<64>(q, k, v, o, stream)
               : dispatch_head_size<32>(q, k, v, o, stream);
 }
