@@ -7,11 +7,6 @@ set(ATTN_ROOT ${CMAKE_CURRENT_LIST_DIR}/..)
 get_filename_component(ATTN_ROOT ${ATTN_ROOT} ABSOLUTE)
 include(${CMAKE_CURRENT_LIST_DIR}/options.cmake)
 
-add_subdirectory(${ATTN_ROOT}/common ${CMAKE_BINARY_DIR}/common)
-if(NOT PROJECT_NAME STREQUAL "01_cpu_reference" AND NOT PROJECT_NAME STREQUAL "attention_tour")
-  add_subdirectory(${ATTN_ROOT}/01_cpu_reference ${CMAKE_BINARY_DIR}/01_cpu_reference)
-endif()
-
 # add_stage(): the executable of the stage in the current folder, named like the folder, from its
 # main.cu (or main.cpp, for a stage without kernels), and the test that it verifies itself.
 function(add_stage)
@@ -39,3 +34,9 @@ function(add_stage)
     endforeach()
   endif()
 endfunction()
+
+add_subdirectory(${ATTN_ROOT}/common ${CMAKE_BINARY_DIR}/common)
+# A stage built alone verifies against stage 01 too.
+if(NOT PROJECT_NAME STREQUAL "01_cpu_reference" AND NOT PROJECT_NAME STREQUAL "attention_tour")
+  add_subdirectory(${ATTN_ROOT}/01_cpu_reference ${CMAKE_BINARY_DIR}/01_cpu_reference)
+endif()
