@@ -1,4 +1,5 @@
 // Stage 01: the causal product on the CPU, in three steps.
+#include "01_cpu_reference/causal_product_runner.hpp"
 #include "01_cpu_reference/operators.hpp"
 #include "01_cpu_reference/step1_scalar.hpp"
 #include "01_cpu_reference/step2_openmp.hpp"
@@ -11,18 +12,14 @@ namespace {
 using namespace attn;
 using driver::Cost;
 using driver::Kernel;
-using driver::Tensors;
 
 using CausalProduct = void(TensorView<const float> q, TensorView<const float> k,
                            TensorView<const float> v, TensorView<float> o);
 
 Kernel kernel(std::string name, std::string baseline, CausalProduct* function,
               std::function<Cost(const Shape&)> cost) {
-  const auto run = [function](const Tensors& tensors) {
-    function(tensors.view<const float>("q"), tensors.view<const float>("k"),
-             tensors.view<const float>("v"), tensors.view<float>("o"));
-  };
-  return {std::move(name), Dtype::f32, run, std::move(cost), std::move(baseline)};
+  return {std::move(name), Dtype::f32, reference::causal_product_runner(function), std::move(cost),
+          std::move(baseline)};
 }
 
 void chunked(TensorView<const float> q, TensorView<const float> k, TensorView<const float> v,

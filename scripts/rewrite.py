@@ -64,3 +64,12 @@ def update(path, wanted, check, command):
         write(path, wanted)
         print(f"updated {os.path.relpath(path)}")
     return True
+
+
+def update_pages(root, fill, check, command):
+    """Brings every page to `fill(its name, its text)`. Returns how many pages differed.
+
+    All pages are filled before the first is written: an error leaves every page as it was.
+    """
+    wanted = {page: fill(os.path.relpath(page, root), read(page)) for page in pages(root)}
+    return sum(update(page, text, check, command) for page, text in wanted.items())

@@ -136,19 +136,12 @@ def main():
     for path in sources_with_markers(arguments.root):
         sources.files[path] = regions(path, rewrite.read(os.path.join(arguments.root, path)))
 
-    # All pages are filled before the first is written: an error leaves every page as it was.
-    wanted = {
-        page: fill(os.path.relpath(page, arguments.root), rewrite.read(page), sources)
-        for page in rewrite.pages(arguments.root)
-    }
-    differed = [
-        page
-        for page, text in wanted.items()
-        if rewrite.update(page, text, arguments.check, COMMAND)
-    ]
+    differed = rewrite.update_pages(
+        arguments.root, lambda name, text: fill(name, text, sources), arguments.check, COMMAND
+    )
     if differed and arguments.check:
         print(
-            f"{len(differed)} pages differ from the source they quote; run {COMMAND}",
+            f"{differed} pages differ from the source they quote; run {COMMAND}",
             file=sys.stderr,
         )
         return 1

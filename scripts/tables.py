@@ -213,18 +213,11 @@ def main():
             raise ValueError("whose profile? stage=... is missing")
         return profiles.render(profiled, stage)
 
-    # All pages are filled before the first is written: an error leaves every page as it was.
-    wanted = {
-        page: fill(os.path.relpath(page, arguments.root), rewrite.read(page), render)
-        for page in rewrite.pages(arguments.root)
-    }
-    differed = [
-        page
-        for page, text in wanted.items()
-        if rewrite.update(page, text, arguments.check, COMMAND)
-    ]
+    differed = rewrite.update_pages(
+        arguments.root, lambda name, text: fill(name, text, render), arguments.check, COMMAND
+    )
     if differed and arguments.check:
-        print(f"{len(differed)} pages have tables out of date; run {COMMAND}", file=sys.stderr)
+        print(f"{differed} pages have tables out of date; run {COMMAND}", file=sys.stderr)
         return 1
     return 0
 
