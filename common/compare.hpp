@@ -15,6 +15,10 @@ namespace attn {
 // costs 1.7e-3 in bf16.
 inline double tolerance(Dtype dtype) { return dtype == Dtype::f32 ? 1e-5 : 3e-3; }
 
+// The bound for a kernel that takes float but multiplies on tensor cores, which read 10 bits of
+// mantissa: rounding one operand alone costs up to 4.9e-4.
+inline constexpr double kTf32Tolerance = 1e-3;
+
 struct WrongElement {
   int64_t b, h, row, col;  // (b, h, l, m) in an output [B, H, L, M]
   double got, expected;

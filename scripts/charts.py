@@ -4,9 +4,11 @@
     speedup       the ladder: every kernel at one shape, how many times faster than the first stage
     length        time against sequence length L, both logarithmic, with the slope of each line
 
-A prefix cpu_ marks the charts of what was timed on the host (stage 01); a shape's name is appended
-where --shape asks for one. The same results give the same SVG, byte for byte, so that a recorded
-chart changes only when its results do.
+A chart has one operator, on inputs of one kind, in one dtype: of each operator, those with the most
+results. Without a prefix they are of the causal product; gated_linear_attention_ and the like mark
+those of other operators, cpu_ those of what was timed on the host (stage 01). A shape's name is
+appended where --shape asks for one. The same results give the same SVG, byte for byte, so that a
+recorded chart changes only when its results do.
 """
 
 import argparse
@@ -107,16 +109,18 @@ def titles(figure, title, results):
 def limit_of_device(result):
     """The least time the operator could take here, and what sets it: its bytes, or its arithmetic.
 
-    (None, None) where that is not known: nobody measured the arithmetic of the host. And what is
-    measured is fp32 arithmetic: it bounds no kernel on bf16, which has tensor cores.
+    (None, None) where that is not known: nobody measured the arithmetic of the host. Tensor cores
+    take fp32 operands too, rounded to tf32, at half the rate of bf16.
     """
     if not result.copy_gb_per_s or (result.dtype == "f32" and not result.fma_tflop_per_s):
         return None, None
-    by_memory = result.bytes / (result.copy_gb_per_s * 1e6)
-    if result.dtype != "f32":
-        return by_memory, "memory"
-    by_flops = result.flops / (result.fma_tflop_per_s * 1e9)
-    return max((by_memory, "memory"), (by_flops, "fp32 arithmetic"))
+    limits = [(result.bytes / (result.copy_gb_per_s * 1e6), "memory")]
+    if result.mma_tflop_per_s:
+        rate = result.mma_tflop_per_s / (2 if result.dtype == "f32" else 1)
+        limits.append((result.flops / (rate * 1e9), "tensor cores"))
+    elif result.dtype == "f32":
+        limits.append((result.flops / (result.fma_tflop_per_s * 1e9), "fp32 arithmetic"))
+    return max(limits)
 
 
 def log_ticks(low, high):
@@ -132,7 +136,7 @@ def draw_speedup(results, shape):
     rungs = results_module.ladder([result for result in results if result.shape == shape])
     base = rungs[0]
     speedups = [base.median_ms / rung.median_ms for rung in rungs]
-    limit_ms, limit_by = limit_of_device(rungs[-1])
+    limit_ms, limit_by = limit_of_device(base)
     limit = base.median_ms / limit_ms if limit_ms else None
 
     left = min(speedups) / 1.6  # so that the shortest bar is a bar too
@@ -197,7 +201,7 @@ def draw_speedup(results, shape):
     axes.set_xlabel(f"times faster than {bar_label(base, results)} (logarithmic)")
     titles(
         figure,
-        f"{base.operator.capitalize()}, {dtype_text(base.dtype)}, {shape_text(shape)}",
+        f"{base.workload_text}, {dtype_text(base.dtype)}, {shape_text(shape)}",
         rungs,
     )
     return figure
@@ -285,7 +289,7 @@ def draw_length(kernels, results):
     one = everything[0]
     titles(
         figure,
-        f"{one.operator.capitalize()}, {dtype_text(one.dtype)}, "
+        f"{one.workload_text}, {dtype_text(one.dtype)}, "
         f"{shape_text(one.shape, without_length=True)}: time against length",
         everything,
     )
@@ -310,17 +314,26 @@ def save(figure, out, name):
     plt.close(figure)
 
 
-def largest_group(results):
-    """One operator and one dtype; a chart never mixes them. The one with the most results."""
+def largest_groups(results):
+    """By operator, the results of one workload and one dtype: a chart never mixes them. Those with
+    the most results.
+    """
     groups = {}
     for result in results:
-        groups.setdefault((result.operator, result.dtype), []).append(result)
-    return max(groups.values(), key=len)
+        operator, inputs = result.workload
+        of_operator = groups.setdefault(operator, {})
+        of_operator.setdefault((inputs, result.dtype), []).append(result)
+    return {operator: max(found.values(), key=len) for operator, found in groups.items()}
 
 
 def draw_all(results, shapes, out, prefix):
     results_module.only_device(results)
-    results = largest_group(results)
+    for operator, group in largest_groups(results).items():
+        name = "" if operator == results_module.CAUSAL_PRODUCT else operator.replace(" ", "_") + "_"
+        draw_group(group, shapes, out, prefix + name)
+
+
+def draw_group(results, shapes, out, prefix):
     recorded = {result.shape for result in results}
     for shape in shapes or results_module.shapes_of_first_stage(results)[:1]:
         if shape in recorded:

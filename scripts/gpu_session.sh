@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # Everything that a machine with a GPU is needed for, in one run. Needs no compiler, no Python.
 #
-#   scripts/gpu_session.sh BUILD OUT [PART...]
+#   scripts/gpu_session.sh BUILD OUT [--stage NAME] [PART...]
 #
 # BUILD holds the stages' executables: build/cuda, or what gpu_bundle.sh packed. OUT gets the logs
-# and the results, at most 8 files. A PART is one of these; all of them unless named:
+# and the results, at most 8 files. --stage leaves the other stages out, and the build's tests. A
+# PART is one of these; all of them unless named:
 #
 #   verify     the tests that the build has, and every stage over the whole grid of shapes
 #   time       every stage at the shapes of record                                  -> time.jsonl
-#   sweep      the last stage against the length of the sequence                    -> sweep.jsonl
+#   sweep      the stages from 04 on against the length of the sequence             -> sweep.jsonl
 #   sanitize   compute-sanitizer's four tools on every kernel, at few ragged shapes -> sanitize.log
 #   profile    Nsight Compute on every kernel                                       -> profile.csv
 #
@@ -23,12 +24,20 @@ usage_error() {
 }
 
 readonly all_parts='verify time sweep sanitize profile'
-(($# >= 2)) || usage_error "usage: gpu_session.sh BUILD OUT [PART...], PART one of: $all_parts"
+(($# >= 2)) ||
+  usage_error "usage: gpu_session.sh BUILD OUT [--stage NAME] [PART...], PART one of: $all_parts"
 [[ -d $1 ]] || usage_error "there is no folder '$1'"
 build=$(cd "$1" && pwd)
 mkdir -p "$2" || usage_error "'$2' cannot be made"
 out=$(cd "$2" && pwd)
-parts=("${@:3}")
+shift 2
+only_stage=
+if [[ ${1-} == --stage ]]; then
+  (($# >= 2)) || usage_error '--stage lacks its NAME'
+  only_stage=$2
+  shift 2
+fi
+parts=("$@")
 if ((${#parts[@]} == 0)); then
   read -ra parts <<<"$all_parts"
 fi
@@ -44,19 +53,61 @@ for path in "$build"/[0-9][0-9]_*/; do
   fi
 done
 ((${#stages[@]})) || usage_error "there is no stage's executable in '$build'"
+if [[ -n $only_stage ]]; then
+  [[ " ${stages[*]} " == *" $only_stage "* ]] ||
+    usage_error "--stage $only_stage: there is none; it may be: ${stages[*]}"
+  stages=("$only_stage")
+fi
 export LD_LIBRARY_PATH="$build/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 export PATH="$PATH:/usr/local/cuda/bin"
 nvidia-smi -L >/dev/null 2>&1 || usage_error "nvidia-smi sees no GPU"
 
 # --- Shapes, B,H,L,E,M ----------------------------------------------------------------------------
 
-# The last two stand on either side of where stage 04 changes from one kernel to the other.
-readonly recorded_shapes=('16,8,4096,64,64' '8,16,4096,128,128' '8,8,4096,512,512'
-  '1,8,16384,64,64' '4,16,1024,64,64' '1,32,4096,64,64' '1,64,4096,64,64')
-readonly host_shapes=('4,4,1024,64,64' '1,1,4096,64,64')  # stage 01's, which has no GPU to fill
-readonly swept_lengths=(2048 4096 8192 16384 32768 65536 131072)
-readonly large_shape=1,33000,1024,64,64  # 2^31 elements and more, in each of the four operands
-readonly profiled_shape=16,8,4096,64,64
+# A run of a driver is a line: its flags, a --shape for each shape.
+at_shapes() {  # FLAGS SHAPE...
+  printf '%s' "$1"
+  printf ' --shape %s' "${@:2}"
+  printf '\n'
+}
+
+# What is timed for the record. A stage's first run, at its default inputs, is what it is judged by.
+runs_of_record() {  # STAGE
+  case $1 in
+    01_*) at_shapes '' 4,4,1024,64,64 1,1,4096,64,64 ;;  # it has no GPU to fill
+    05_*)
+      at_shapes '--dtype bf16' 8,32,4096,64,64 1,96,8192,128,128 4,64,4096,128,128 \
+        2,16,16384,128,128 8,8,1024,64,64
+      at_shapes '--dtype bf16 --inputs strong' 8,32,4096,64,64
+      at_shapes '--dtype bf16 --inputs exponential' 8,32,4096,64,64
+      at_shapes '--dtype bf16 --inputs resets' 8,32,4096,64,64
+      at_shapes '--dtype f32' 8,32,4096,64,64
+      # As stages 02 to 04, whose operator it is without gates.
+      at_shapes '--dtype f32 --inputs ungated' 16,8,4096,64,64
+      at_shapes '--dtype bf16 --inputs ungated' 16,8,4096,64,64
+      ;;
+    # The last two stand on either side of where stage 04 changes from one kernel to the other.
+    *) at_shapes '' 16,8,4096,64,64 8,16,4096,128,128 8,8,4096,512,512 1,8,16384,64,64 \
+      4,16,1024,64,64 1,32,4096,64,64 1,64,4096,64,64 ;;
+  esac
+}
+
+swept_run() {  # STAGE
+  case $1 in
+    0[1-3]_*) ;;
+    05_*) at_shapes '--dtype bf16' 8,8,{2048,4096,8192,16384,32768,65536,131072,262144},64,64 ;;
+    *) at_shapes '' 16,8,{2048,4096,8192,16384,32768,65536,131072},64,64 ;;
+  esac
+}
+
+profiled_shape() {  # STAGE
+  case $1 in
+    05_*) printf '8,32,4096,64,64\n' ;;
+    *) printf '16,8,4096,64,64\n' ;;
+  esac
+}
+
+readonly large_shape=1,33000,1024,64,64  # 2^31 elements and more, in each operand
 # Every way that the kernels are cut to a head size, each with tails, and a longer sequence.
 readonly ragged_shapes=('1,2,17,1,1' '1,2,33,32,10' '2,3,100,48,100' '1,2,300,64,64' '1,1,65,100,60'
   '1,1,37,128,200' '1,1,35,200,48' '1,1,33,256,512' '1,1,17,512,256')
@@ -81,65 +132,92 @@ attempt() {  # NAME COMMAND...
 
 driver() { "$build/$1/$1" "${@:2}"; }
 
-# Attempts COMMAND for every kernel of every stage that runs on the GPU; stage 01 does not.
+declare -A kernels  # of 'STAGE DTYPE'; empty where the stage has none of this dtype
+
+list_kernels() {
+  local stage dtype list status
+  for stage in "${stages[@]}"; do
+    for dtype in f32 bf16; do
+      status=0
+      list=$(driver "$stage" --list --dtype "$dtype" 2>&1) || status=$?
+      case $status in
+        # A kernel a line, then what is picked at which shape.
+        0) kernels[$stage $dtype]=$(awk 'NF == 1' <<<"$list") ;;
+        2) kernels[$stage $dtype]= ;;  # a dtype that it does not accept
+        *)
+          printf '%s\n' "$list"
+          failures+=("list $stage $dtype")
+          ;;
+      esac
+    done
+    [[ -n ${kernels[$stage f32]-}${kernels[$stage bf16]-} ]] || failures+=("list $stage")
+  done
+}
+
+dtypes() {  # STAGE: those it has kernels of
+  local dtype
+  for dtype in f32 bf16; do
+    [[ -z ${kernels[$1 $dtype]-} ]] || printf '%s\n' "$dtype"
+  done
+}
+
+# Attempts COMMAND for every kernel, in each dtype, of every stage on the GPU; stage 01 is not.
 each_kernel() {  # NAME COMMAND [ARGUMENT...]
-  local stage kernel list
+  local stage dtype kernel
   for stage in "${stages[@]}"; do
     [[ $stage != 01_* ]] || continue
-    # A kernel a line, then what is picked at which shape.
-    list=$(driver "$stage" --list | awk 'NF == 1')
-    [[ -n $list ]] || attempt "list $stage" false
-    for kernel in $list; do
-      attempt "$1 $stage $kernel" "${@:2}" "$stage" "$kernel"
+    for dtype in $(dtypes "$stage"); do
+      for kernel in ${kernels[$stage $dtype]}; do
+        attempt "$1 $stage $kernel $dtype" "${@:2}" "$stage" "$kernel" "$dtype"
+      done
     done
   done
 }
 
-shape_flags() {
-  local shape
-  for shape in "$@"; do
-    printf '%s\n' --shape "$shape"
+verify() {
+  local test stage dtype
+  if [[ -z $only_stage ]]; then
+    for test in "$build"/tests/*; do
+      if [[ -f $test && -x $test ]]; then
+        attempt "verify $(basename "$test")" "$test" --gtest_brief=1
+      fi
+    done
+  fi
+  for stage in "${stages[@]}"; do
+    for dtype in $(dtypes "$stage"); do
+      attempt "verify $stage $dtype" driver "$stage" --dtype "$dtype" --verify-only
+      if [[ $stage != 01_* ]]; then
+        attempt "verify $stage $dtype over 2^31 elements" "${no_grid[@]}" \
+          "$build/$stage/$stage" --dtype "$dtype" --shape "$large_shape" --verify-only
+      fi
+    done
   done
 }
 
-verify() {
-  local test stage
-  for test in "$build"/tests/*; do
-    if [[ -f $test && -x $test ]]; then
-      attempt "verify $(basename "$test")" "$test" --gtest_brief=1
-    fi
-  done
-  for stage in "${stages[@]}"; do
-    attempt "verify $stage" driver "$stage" --verify-only
-    if [[ $stage != 01_* ]]; then
-      attempt "verify $stage over 2^31 elements" "${no_grid[@]}" \
-        "$build/$stage/$stage" --shape "$large_shape" --verify-only
-    fi
+# The runs of a stage's driver that are lines of the standard input.
+record_runs() {  # NAME STAGE RESULTS
+  local runs run flags
+  mapfile -t runs
+  for run in "${runs[@]}"; do
+    read -ra flags <<<"$run"
+    attempt "$1 $2 $run" "${no_grid[@]}" "$build/$2/$2" "${flags[@]}" --results "$out/$3"
   done
 }
 
 time_stages() {
-  local stage flags
+  local stage
   rm -f "$out/time.jsonl"
   for stage in "${stages[@]}"; do
-    if [[ $stage == 01_* ]]; then
-      mapfile -t flags < <(shape_flags "${host_shapes[@]}")
-    else
-      mapfile -t flags < <(shape_flags "${recorded_shapes[@]}")
-    fi
-    attempt "time $stage" "${no_grid[@]}" \
-      "$build/$stage/$stage" "${flags[@]}" --results "$out/time.jsonl"
+    record_runs time "$stage" time.jsonl < <(runs_of_record "$stage")
   done
 }
 
 sweep() {
-  local stage=${stages[-1]} length flags=()
+  local stage
   rm -f "$out/sweep.jsonl"
-  for length in "${swept_lengths[@]}"; do
-    flags+=(--shape "16,8,$length,64,64")
+  for stage in "${stages[@]}"; do
+    record_runs sweep "$stage" sweep.jsonl < <(swept_run "$stage")
   done
-  attempt "sweep $stage" "${no_grid[@]}" \
-    "$build/$stage/$stage" "${flags[@]}" --results "$out/sweep.jsonl"
 }
 
 sanitize() {
@@ -150,12 +228,18 @@ sanitize() {
   done
 }
 
-sanitize_one() {  # TOOL STAGE KERNEL
+sanitize_one() {  # TOOL STAGE KERNEL DTYPE
+  sanitize_run "$@" || return
+  # Gates of minus infinity have paths of their own.
+  [[ $2 != 05_* ]] || sanitize_run "$@" --inputs resets
+}
+
+sanitize_run() {  # TOOL STAGE KERNEL DTYPE [FLAG...]
   local status=0 flags summary
-  mapfile -t flags < <(shape_flags "${ragged_shapes[@]}")
-  printf '\n=== %s: %s, %s\n' "$@" >>"$out/sanitize.log"
+  read -ra flags <<<"$(at_shapes "--kernel $3 --dtype $4" "${ragged_shapes[@]}")"
+  printf '\n=== %s: %s, %s\n' "$1" "$2" "${*:3}" >>"$out/sanitize.log"
   "${no_grid[@]}" compute-sanitizer --tool "$1" --error-exitcode 99 --print-limit 20 \
-    "$build/$2/$2" --kernel "$3" "${flags[@]}" --verify-only >"$out/sanitize.part" 2>&1 || status=$?
+    "$build/$2/$2" "${flags[@]}" "${@:5}" --verify-only >"$out/sanitize.part" 2>&1 || status=$?
   summary=$(grep ' SUMMARY: ' "$out/sanitize.part" || true)
   printf '%s\n' "${summary:-no summary}"
   cat "$out/sanitize.part" >>"$out/sanitize.log"
@@ -202,15 +286,16 @@ profile() {
   each_kernel profile profile_one
 }
 
-profile_one() {  # STAGE KERNEL
-  local status=0 csv=$out/profile.part
+profile_one() {  # STAGE KERNEL DTYPE
+  local status=0 csv=$out/profile.part shape
+  shape=$(profiled_shape "$1")
   # One launch of each kernel and grid; a stage's checks launch theirs at other shapes.
   "${no_grid[@]}" ncu --clock-control none --csv --page raw --print-units base \
     --log-file "$csv" --metrics "$(metrics | paste -sd,)" --kernel-name 'regex:_kernel' \
     --filter-mode per-launch-config --launch-count 1 \
-    "$build/$1/$1" --kernel "$2" --shape "$profiled_shape" --verify-only \
+    "$build/$1/$1" --kernel "$2" --dtype "$3" --shape "$shape" --verify-only \
     >>"$out/profile.log" 2>&1 || status=$?
-  printf '# %s, %s, %s\n' "$1" "$2" "$profiled_shape" >>"$out/profile.csv"
+  printf '# %s, %s, %s, %s\n' "$@" "$shape" >>"$out/profile.csv"
   # The header, and a line for each launch; without one there is nothing to read.
   grep '^"' "$csv" | tee -a "$out/profile.csv" | grep -q '^"[0-9]' || ((status)) || status=1
   grep -v '^"' "$csv" >>"$out/profile.log" || true
@@ -222,6 +307,7 @@ session() {
   printf '%s\n' "$(date -u +%Y-%m-%dT%H:%M:%SZ), parts: ${parts[*]}"
   nvidia-smi --format=csv,noheader \
     --query-gpu=name,driver_version,clocks.sm,clocks.max.sm,clocks.mem,power.limit
+  list_kernels
   local part
   for part in "${parts[@]}"; do
     printf '\n=== %s\n' "$part"

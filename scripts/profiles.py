@@ -1,8 +1,8 @@
 """Reads what Nsight Compute measured (scripts/gpu_session.sh profile) and tables it for a chapter.
 
-The file: a comment line `# stage, kernel, shape`, then ncu's raw CSV: a header, a row of units, a
-row per launch. Of a kernel's launches the longest is the kernel at that shape; the others set up
-its output or belong to checks.
+The file: a comment line `# stage, kernel, dtype, shape` (an older file has no dtype: f32), then
+ncu's raw CSV: a header, a row of units, a row per launch. Of a kernel's launches the longest is the
+kernel at that shape; the others set up its output or belong to checks.
 """
 
 import csv
@@ -26,6 +26,7 @@ UNITS = {
 class Profile:
     stage: str
     kernel: str
+    dtype: str
     shape: str
     device: str  # its compute capability: ncu's raw page has no name
     columns: dict  # as ncu names them
@@ -55,7 +56,8 @@ def load(path):
             continue
         row = next(csv.reader([line]))
         if not sections:
-            raise ResultsError(f"{path}:{number}: a line '# stage, kernel, shape' is missing")
+            what = "a line '# stage, kernel, dtype, shape' is missing"
+            raise ResultsError(f"{path}:{number}: {what}")
         header = sections[-1][2]
         if row[0] == "ID":
             sections[-1][2] = row
@@ -71,7 +73,9 @@ def load(path):
                     )
     profiles = []
     for title, number, _, launches in sections:
-        if len(title) != 3 or not launches:
+        if len(title) == 3:
+            title.insert(2, "f32")
+        if len(title) != 4 or not launches:
             raise ResultsError(f"{path}:{number}: no kernel's profile follows")
         try:
             profiles.append(Profile(*title, launches[0].get("CC", ""), _longest(launches)))
@@ -168,8 +172,8 @@ ROWS = {
 
 
 def render(profiles, stage):
-    """One column for each kernel of the stage, one row for each thing to look at."""
-    latest = {profile.kernel: profile for profile in profiles if profile.stage == stage}
+    """One column for each kernel of the stage in each dtype, one row for each thing to look at."""
+    latest = {(p.kernel, p.dtype): p for p in profiles if p.stage == stage}
     if not latest:
         return NOTHING
 
@@ -182,5 +186,7 @@ def render(profiles, stage):
     rows = [[label] + [cell(p, value) for p in latest.values()] for label, value in ROWS.items()]
     one = next(iter(latest.values()))
     where = f", compute capability {one.device}" if one.device else ""
-    header = [f"at {one.shape}{where}"] + [f"`{kernel}`" for kernel in latest]
+    several = len({dtype for _, dtype in latest}) > 1
+    names = [f"`{kernel}`" + (f" {dtype}" if several else "") for kernel, dtype in latest]
+    header = [f"at {one.shape}{where}"] + names
     return rewrite.table(header, [row for row in rows if any(row[1:])])

@@ -30,14 +30,21 @@ class Shape:
         return f"{self.B},{self.H},{self.L},{self.E},{self.M}"
 
 
-@dataclasses.dataclass(frozen=True)
+# The operator that stages 02 to 05 share.
+CAUSAL_PRODUCT = "causal product"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Result:
+    """A line of a results file. Older files lack what has a default."""
+
     stage: str  # the stage whose driver timed it
     kernel: str
     picked: bool
     baseline: str
     speedup: float | None  # none where the baseline was not timed beside it
     operator: str
+    inputs: str = ""  # what they were drawn from, where the stage has a choice
     shape: Shape
     dtype: str
     median_ms: float
@@ -49,7 +56,8 @@ class Result:
     gb_per_s: float
     tflop_per_s: float
     copy_gb_per_s: float
-    fma_tflop_per_s: float | None  # on the host neither is known
+    fma_tflop_per_s: float | None  # on the host none is known
+    mma_tflop_per_s: float | None = None  # bf16, on tensor cores
     predicted_ms: float | None
     rel_error: float
     max_abs_error: float
@@ -65,6 +73,21 @@ class Result:
     @property
     def on_host(self):
         return self.sm == "host"
+
+    @property
+    def workload(self):
+        """What was computed, operator and inputs: results of one workload can be compared.
+
+        Without its gates, gated linear attention is the causal product.
+        """
+        if self.inputs == "ungated":
+            return CAUSAL_PRODUCT, ""
+        return self.operator, self.inputs
+
+    @property
+    def workload_text(self):
+        operator, inputs = self.workload
+        return operator.capitalize() + (f", inputs {inputs}" if inputs else "")
 
 
 # Without these a chart would divide by zero or take the logarithm of nothing.
@@ -110,6 +133,8 @@ def parse_line(line):
     values = {}
     for field in dataclasses.fields(Result):
         if field.name not in record:
+            if field.default is not dataclasses.MISSING:
+                continue
             raise ValueError(f"'{field.name}' is missing")
         value = record[field.name]
         if field.type is Shape:
@@ -189,10 +214,21 @@ def only_device(results):
 def shapes_of_first_stage(results):
     """The shapes at which the lowest stage was timed, in the order recorded.
 
-    They show the whole ladder; a sweep over L is run for the last stage only.
+    They show the whole ladder. Of a sweep over L, three lengths or more, the first stands for all.
     """
     first = min(result.stage for result in results)
-    return list(dict.fromkeys(result.shape for result in results if result.stage == first))
+    families = {}  # what differs in L only
+    for result in sorted(results, key=lambda result: result.date):
+        if result.stage == first:
+            shape = result.shape
+            family = families.setdefault((shape.B, shape.H, shape.E, shape.M), [])
+            if shape not in family:
+                family.append(shape)
+    return [
+        shape
+        for family in families.values()
+        for shape in (family if len(family) < 3 else family[:1])
+    ]
 
 
 def run_main(main):

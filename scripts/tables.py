@@ -62,7 +62,7 @@ def provenance(results):
     commits = ", ".join(f"`{commit}`" for commit in dict.fromkeys(r.commit for r in results))
     built = one.toolkit if one.on_host else f"CUDA {one.toolkit}, driver {one.driver}"
     return (
-        f"**{one.operator.capitalize()}, {one.dtype}, on {one.device}** "
+        f"**{one.workload_text}, {one.dtype}, on {one.device}** "
         f"({built}; commit {commits}; {one.date[:10]})"
     )
 
@@ -84,7 +84,7 @@ def overview(shapes, results, everything):
 
 
 def ladder_section(results):
-    """The README's part for the results of one device, operator and dtype."""
+    """The README's part for the results of one device, workload and dtype."""
     shapes = results_module.shapes_of_first_stage(results)
     rungs = at_shape(shapes[0], results)
     first = rungs[0]
@@ -132,6 +132,8 @@ def stage_section(results, everything):
     limits = f"copies at {one.copy_gb_per_s:.0f} GB/s (read and written)"
     if one.fma_tflop_per_s:
         limits += f", fp32 multiply-adds at {one.fma_tflop_per_s:.1f} TFLOP/s"
+    if one.mma_tflop_per_s:
+        limits += f", bf16 mma.sync at {one.mma_tflop_per_s:.0f} TFLOP/s"
     caption = f"{provenance(results)}; in the same run, {limits}:"
     text = [caption, rewrite.table(header, rows, left=2)]
     short = [shape for shape in shapes if shape not in detailed]
@@ -142,10 +144,10 @@ def stage_section(results, everything):
 
 
 def groups(results):
-    """By what can be compared: device, operator and dtype. GPUs first: they are the subject."""
+    """By what can be compared: device, workload and dtype. GPUs first: they are the subject."""
     found = {}
     for result in results:
-        key = (result.on_host, result.operator, result.dtype, result.device)
+        key = (result.on_host, result.workload, result.dtype, result.device)
         found.setdefault(key, []).append(result)
     return [found[key] for key in sorted(found, key=lambda key: key[0])]
 

@@ -76,6 +76,21 @@ Plan covering_plan(double budget, uint64_t seed) {
   return plan;
 }
 
+std::vector<Plan> deal(const Plan& plan, size_t hands) {
+  std::vector<Plan> dealt(hands, {{}, 0, plan.seconds / hands});
+  // Where a round begins is drawn: head sizes and layouts recur with n, and a hand that got every
+  // hands-th case would miss some of them.
+  std::mt19937_64 random;
+  uint64_t first = 0;
+  for (size_t n = 0; n < plan.cases.size(); ++n) {
+    if (n % hands == 0) first = random() % hands;
+    Plan& hand = dealt[(first + n) % hands];
+    hand.cases.push_back(plan.cases[n]);
+    if (n < plan.at_least) ++hand.at_least;
+  }
+  return dealt;
+}
+
 Plan verification_plan(bool on_host, size_t kernel_count, uint64_t seed) {
   const char* const given = std::getenv("ATTN_VERIFY_BUDGET");
   if (!given && !on_host && !kEmulated) return {whole_grid()};

@@ -36,6 +36,9 @@ struct Plan {
 // slices, every pair of head sizes, every length, then a seeded draw of the rest.
 Plan covering_plan(double budget, uint64_t seed);
 
+// The plan's cases dealt in turn to `hands` plans, which share its time.
+std::vector<Plan> deal(const Plan& plan, size_t hands);
+
 // The plan for `kernel_count` kernels on this machine: the whole grid on a GPU, else (or if the
 // environment sets ATTN_VERIFY_BUDGET, in multiply-adds) what takes some seconds.
 Plan verification_plan(bool on_host, size_t kernel_count, uint64_t seed);

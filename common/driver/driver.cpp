@@ -16,8 +16,13 @@
 namespace attn::driver {
 namespace {
 
-std::string picked_kernel(const Stage& stage, const Shape& shape) {
-  return stage.pick ? stage.pick(shape) : stage.kernels.back().name;
+// The stage's variants that --inputs selects; without it all, the default first.
+std::vector<Variant> selected_variants(const Stage& stage, const Options& options) {
+  std::vector<Variant> variants = {{stage.op, stage.previous}};
+  variants.insert(variants.end(), stage.variants.begin(), stage.variants.end());
+  if (!options.inputs.empty())
+    std::erase_if(variants, [&](const Variant& v) { return v.op.distribution != options.inputs; });
+  return variants;
 }
 
 class Run {
@@ -25,19 +30,20 @@ class Run {
   Run(const Stage& stage, const Options& options)
       : stage_(stage),
         options_(options),
-        verifier_(stage.op, options.dtype, options.seed, stage.on_host),
+        variants_(selected_variants(stage, options)),
         own_(selected_kernels(stage, options)),
         all_(own_) {
+    for (const Variant& variant : variants_)
+      verifiers_.emplace_back(variant.op, options.dtype, options.seed, stage.on_host);
     // The previous stage's kernel goes first: it is what the others are compared with.
-    if (stage.previous && stage.previous->dtype == options.dtype)
-      all_.insert(all_.begin(), &*stage.previous);
+    for (const Kernel& kernel : variants_.front().previous)
+      if (kernel.dtype == options.dtype) all_.insert(all_.begin(), &kernel);
   }
 
   void list() const {
     for (const Kernel* kernel : own_) std::printf("%s\n", kernel->name.c_str());
     for (const Shape& shape : shapes())
-      std::printf("picked at %s: %s\n", to_string(shape).c_str(),
-                  picked_kernel(stage_, shape).c_str());
+      std::printf("picked at %s: %s\n", to_string(shape).c_str(), picked_kernel(shape).c_str());
   }
 
   void run() {
@@ -52,7 +58,7 @@ class Run {
 
     std::printf("%s: %s\n", stage_.name.c_str(), stage_.idea.c_str());
     std::printf("runs on: %s\n", describe(environment, stage_.on_host).c_str());
-    std::printf("computes: %s, %s, B,H,L,E,M =", stage_.op.name.c_str(),
+    std::printf("computes: %s, %s, B,H,L,E,M =", to_string(op()).c_str(),
                 to_string(options_.dtype).c_str());
     for (const Shape& shape : shapes()) std::printf(" %s", to_string(shape).c_str());
     std::printf("\n");
@@ -66,13 +72,24 @@ class Run {
       std::printf(
           "An emulated kernel's time means nothing: nothing is timed, no speedup is claimed%s.\n",
           options_.results.empty() ? "" : ", and nothing is written to the results file");
-      print_recorded(stage_);
+      print_recorded(stage_, ATTN_SOURCE_DIR "/docs/results");
       return;
     }
     time_and_report(environment);
   }
 
  private:
+  // Of the first variant is everything but the grid.
+  const Operator& op() const { return variants_.front().op; }
+  const Verifier& verifier() const { return verifiers_.front(); }
+
+  std::string picked_kernel(const Shape& shape) const {
+    if (stage_.pick) return stage_.pick(shape);
+    return std::find_if(stage_.kernels.rbegin(), stage_.kernels.rend(),
+                        [&](const Kernel& kernel) { return kernel.dtype == options_.dtype; })
+        ->name;
+  }
+
   // Kernels on a GPU, and those of a host stage anywhere.
   bool can_time() const { return stage_.on_host || !kEmulated; }
   bool timed() const { return can_time() && !options_.verify_only; }
@@ -105,31 +122,39 @@ class Run {
       throw BadInput("--shape " + to_string(shape) + text + "a smaller one is accepted");
     };
     for (const Shape& shape : shapes_to_verify()) {
-      require(shape, verifier_.host_bytes(shape), free_host_bytes(), "the host");
+      require(shape, verifier().host_bytes(shape), free_host_bytes(), "the host");
       if (!stage_.on_host && !kEmulated)
-        require(shape, verifier_.device_bytes(shape), free_device_bytes(), environment.device);
+        require(shape, verifier().device_bytes(shape), free_device_bytes(), environment.device);
     }
   }
 
   void verify_grid() const {
     const Plan plan = verification_plan(stage_.on_host, own_.size(), options_.seed);
-    const auto verified = verifier_.run(own_, plan);
-    double worst = -1;
-    std::string where;
+    const std::vector<Plan> dealt = deal(plan, variants_.size());
+    size_t shapes = 0;
     bool many_slices = false;
-    for (const auto& [at, errors] : verified) {
-      many_slices |= has_many_slices(at.shape);
-      for (size_t k = 0; k < own_.size(); ++k) {
-        if (errors[k].rel() <= worst) continue;
-        worst = errors[k].rel();
-        where = own_[k]->name + " at " + to_string(at.shape);
+    // The worst is what comes closest to its own bound.
+    double worst = -1, bound = 1;
+    std::string where;
+    for (size_t i = 0; i < variants_.size(); ++i) {
+      for (const auto& [at, errors] : verifiers_[i].run(own_, dealt[i])) {
+        ++shapes;
+        many_slices |= has_many_slices(at.shape);
+        for (size_t k = 0; k < own_.size(); ++k) {
+          if (errors[k].rel() / error_bound(*own_[k]) <= worst / bound) continue;
+          worst = errors[k].rel();
+          bound = error_bound(*own_[k]);
+          const std::string& inputs = variants_[i].op.distribution;
+          where = own_[k]->name + " at " + to_string(at.shape) +
+                  (inputs.empty() ? "" : ", inputs " + inputs);
+        }
       }
     }
     std::printf(
         "verified: %zu of %zu shapes, %zu kernel%s: worst relative error %.2g (%s), at most %g is "
         "right\n",
-        verified.size(), whole_grid().size(), own_.size(), own_.size() == 1 ? "" : "s", worst,
-        where.c_str(), tolerance(options_.dtype));
+        shapes, whole_grid().size(), own_.size(), own_.size() == 1 ? "" : "s", worst, where.c_str(),
+        bound);
     if (!many_slices)
       std::printf("not verified here, it would take too long: more than 65535 slices (b, h)\n");
     std::fflush(stdout);
@@ -155,7 +180,7 @@ class Run {
     Plan plan;
     for (const Shape& shape : shapes_to_verify())
       for (Layout layout : {Layout::BHLD, Layout::BLHD}) plan.cases.push_back({shape, layout});
-    for (const auto& [at, errors] : verifier_.run(kernels, plan)) {
+    for (const auto& [at, errors] : verifier().run(kernels, plan)) {
       if (at.layout != Layout::BHLD) continue;  // timed is the first
       for (size_t k = 0; k < kernels.size(); ++k) {
         errors_.push_back({kernels[k], at.shape, errors[k]});
@@ -169,21 +194,21 @@ class Run {
   void time_and_report(const Environment& environment) const {
     const Rates rates = stage_.on_host ? measure_host_rates() : measure_device_rates();
     const auto timings =
-        run_benchmarks(jobs_, plan_, stage_.op, options_.dtype, options_.seed, stage_.on_host);
+        run_benchmarks(jobs_, plan_, op(), options_.dtype, options_.seed, stage_.on_host);
     std::vector<Row> rows;
     for (size_t i = 0; i < jobs_.size(); ++i) {
       const BenchmarkJob& job = jobs_[i];
       const auto error = std::find_if(errors_.begin(), errors_.end(), [&](const Error& e) {
         return e.kernel == job.kernel && e.shape == job.shape;
       });
-      const bool picked = job.kernel->name == picked_kernel(stage_, job.shape);
+      const bool picked = job.kernel->name == picked_kernel(job.shape);
       rows.push_back({job.kernel, job.shape, picked, error->comparison, timings[i]});
     }
     compare_with_baselines(rows);
-    print_table(stage_, options_.dtype, rows, rates);
+    print_table(stage_, op(), options_.dtype, rows, rates);
     if (options_.results.empty()) return;
     append_records(options_.results,
-                   make_records(stage_, options_.dtype, rows, rates, environment));
+                   make_records(stage_, op(), options_.dtype, rows, rates, environment));
     std::printf("recorded in %s\n", options_.results.c_str());
   }
 
@@ -195,9 +220,10 @@ class Run {
 
   const Stage& stage_;
   const Options& options_;
-  const Verifier verifier_;
-  std::vector<const Kernel*> own_;  // the stage's kernels that --dtype and --kernel select
-  std::vector<const Kernel*> all_;  // and before them the previous stage's
+  const std::vector<Variant> variants_;  // on the grid all are verified; the rest is of the first
+  std::vector<Verifier> verifiers_;      // one for each
+  std::vector<const Kernel*> own_;       // the stage's kernels that --dtype and --kernel select
+  std::vector<const Kernel*> all_;       // and before them the previous stage's
   BenchmarkPlan plan_;
   std::vector<BenchmarkJob> jobs_;
   std::vector<Error> errors_;

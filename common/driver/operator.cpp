@@ -19,6 +19,10 @@ Extents extents(Axes axes, const Shape& s) {
   return {1, s.H, 1, s.E};
 }
 
+std::string to_string(const Operator& op) {
+  return op.name + (op.distribution.empty() ? "" : ", inputs " + op.distribution);
+}
+
 double operand_bytes(const Operator& op, const Shape& shape, Dtype dtype) {
   double elements = 0;
   for (const auto& input : op.inputs) elements += extents(input.axes, shape).elements();

@@ -40,7 +40,9 @@ struct OutputSpec {
 // Work: what an operator must do at the least, or what a kernel asks for.
 struct Cost {
   double bytes;  // moved to and from memory
-  double flops;  // multiply and add count as two
+  double flops;  // fp32; multiply and add count as two
+  // On tensor cores, as bf16 products: a tf32 product takes twice as long and counts twice.
+  double matrix_flops = 0;
 };
 
 struct Operator {
@@ -52,7 +54,14 @@ struct Operator {
   // Flops of the operator in its cheapest exact form. (The least bytes follow from the operands:
   // every input read once, every output written once.)
   std::function<double(const Shape&)> flops;
+  // What the inputs are drawn from, as --inputs takes it: "mild". Empty where there is no choice.
+  std::string distribution = {};
+  // What the operator multiplies its output with; empty: 1.
+  std::function<double(const Shape&)> scale = {};
 };
+
+// "gated linear attention, inputs mild", or the operator's name alone where there is no choice.
+std::string to_string(const Operator& op);
 
 // Every operand once.
 double operand_bytes(const Operator& op, const Shape& shape, Dtype dtype);

@@ -21,6 +21,9 @@ constexpr Flag kFlags[] = {
      "batch, heads, sequence length, head size of q and k, head size of v; may be given several "
      "times"},
     {"--dtype", "f32|bf16", "element type of inputs and outputs"},
+    {"--inputs", "NAME",
+     "what the inputs are drawn from; not given: the grid of shapes takes each in turn, the rest "
+     "the stage's first"},
     {"--seed", "N", "seed of the inputs, a whole number from 0 to 2^64-1"},
     {"--kernel", "NAME", "run only this kernel of the stage"},
     {"--verify-only", nullptr, "check the results, time nothing"},
@@ -108,6 +111,12 @@ std::vector<std::string> kernel_names(const Stage& stage, Dtype dtype) {
   return names;
 }
 
+std::vector<std::string> distributions(const Stage& stage) {
+  std::vector<std::string> names = {stage.op.distribution};
+  for (const auto& variant : stage.variants) names.push_back(variant.op.distribution);
+  return names;
+}
+
 }  // namespace
 
 Options parse_options(const Stage& stage, int argc, char** argv) {
@@ -137,13 +146,22 @@ Options parse_options(const Stage& stage, int argc, char** argv) {
     for (const auto& text : values["--shape"])
       options.shapes.push_back(parse_value("--shape", text, parse_shape));
 
-  options.dtype = stage.kernels.front().dtype;
+  options.dtype = stage.default_dtype;
   if (values.count("--dtype")) {
     const std::string& text = only(values, "--dtype");
     options.dtype = parse_value("--dtype", text, parse_dtype);
     if (kernel_names(stage, options.dtype).empty())
       throw BadInput("--dtype " + text + ": no kernel of this stage takes it; accepted is " +
-                     to_string(stage.kernels.front().dtype));
+                     to_string(stage.default_dtype));
+  }
+  if (values.count("--inputs")) {
+    options.inputs = only(values, "--inputs");
+    const auto names = distributions(stage);
+    if (names.size() == 1)
+      throw BadInput("--inputs " + options.inputs +
+                     ": the inputs of this stage are of one kind; accepted is to leave it out");
+    if (std::find(names.begin(), names.end(), options.inputs) == names.end())
+      throw BadInput("--inputs " + options.inputs + ": expected one of " + join(names));
   }
   if (values.count("--seed"))
     options.seed = parse_value("--seed", only(values, "--seed"), parse_seed);

@@ -14,6 +14,7 @@ namespace attn::driver {
 struct Options {
   std::vector<Shape> shapes;  // of --shape; empty: the stage's default
   Dtype dtype;
+  std::string inputs;  // of --inputs; empty: not given
   uint64_t seed = 0;
   std::string kernel;   // empty: all
   std::string results;  // empty: recorded nowhere

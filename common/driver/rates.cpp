@@ -23,7 +23,7 @@ Rates measure_host_rates() {
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
     best = std::max(best, 2 * kBytes / seconds.count());
   }
-  return {best, 0};
+  return {best, 0, 0};
 }
 
 }  // namespace attn::driver

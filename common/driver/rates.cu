@@ -9,6 +9,7 @@
 #include "common/driver/rates.hpp"
 #include "common/driver/stopwatch.hpp"
 #include "common/launch.cuh"
+#include "common/ptx/mma.cuh"
 
 namespace attn::driver {
 namespace {
@@ -34,6 +35,27 @@ __global__ void fma_kernel(float* sink, float a, float b) {
   float total = 0;
   for (int i = 0; i < kChains; ++i) total += sums[i];
   if (total == -1) *sink = total;  // never, but the compiler cannot know
+}
+
+constexpr int kMmaWarps = 8;
+constexpr int kMmaTiles = 8;  // independent products per warp
+constexpr int kMmaSteps = 1024;
+constexpr double kMmaFlops = 2. * 16 * 8 * 16;  // of one m16n8k16
+
+__global__ void mma_kernel(float* sink, uint32_t operand) {
+  // Both halves small numbers, other ones in each lane: zeros would draw less power than real work.
+  const uint32_t bits = operand + threadIdx.x;
+  const uint32_t a[4] = {bits, bits ^ 1, bits ^ 2, bits ^ 3}, b[2] = {bits ^ 4, bits ^ 5};
+  float sums[kMmaTiles][4];
+  for (int i = 0; i < kMmaTiles; ++i)
+    for (float& sum : sums[i]) sum = i;  // no two alike: the compiler must not merge them
+  for (int step = 0; step < kMmaSteps; ++step) {
+    for (int i = 0; i < kMmaTiles; ++i) mma_m16n8k16(sums[i], a, b, sums[i]);
+  }
+  float total = 0;
+  for (int i = 0; i < kMmaTiles; ++i)
+    for (float sum : sums[i]) total += sum;
+  if (total == -1) *sink = total;  // never, as above
 }
 
 // The median of a few runs, in seconds, after some that do not count: first touches are slower.
@@ -69,12 +91,23 @@ double fma_rate(Stopwatch& stopwatch) {
   return 2.0 * kChains * kSteps * kFmaThreads * blocks / seconds;
 }
 
+double mma_rate(Stopwatch& stopwatch) {
+  if (compute_capability_major() < 8) return 0;
+  const int64_t blocks = 32 * int64_t(multiprocessors());
+  const DeviceBuffer<float> sink(1);
+  const double seconds = seconds_of(stopwatch, [&] {
+    launch({blocks, 32 * kMmaWarps}, mma_kernel, sink.data(), 0x3c003d00u);
+  });
+  return kMmaFlops * kMmaTiles * kMmaSteps * kMmaWarps * blocks / seconds;
+}
+
 }  // namespace
 
 Rates measure_device_rates() {
   Stopwatch stopwatch(/*on_host=*/false);
   const double fma = fma_rate(stopwatch);  // first: it also wakes the clocks
-  return {copy_rate(stopwatch), fma};
+  const double copy = copy_rate(stopwatch);
+  return {copy, fma, mma_rate(stopwatch)};
 }
 
 }  // namespace attn::driver

@@ -6,6 +6,7 @@ namespace attn::driver {
 struct Rates {
   double copy_bytes_per_s;  // reads and writes together
   double fma_flops_per_s;   // fp32, a fused multiply-add counts as two; 0: not measured
+  double mma_flops_per_s;   // bf16 by mma.sync on tensor cores; 0: none, or not measured
 };
 
 Rates measure_device_rates();

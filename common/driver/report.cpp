@@ -1,10 +1,10 @@
 #include "common/driver/report.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
-#include <tuple>
 
 namespace attn::driver {
 namespace {
@@ -16,8 +16,12 @@ std::string format(const char* pattern, A... arguments) {
   return text;
 }
 
-// Columns as wide as their widest cell; the first to the left, the others to the right.
-void print_columns(const std::vector<std::vector<std::string>>& lines) {
+// A header and rows, in columns as wide as their widest cell; the first to the left, the others to
+// the right. Of the others one that is empty in every row is left out.
+void print_columns(std::vector<std::vector<std::string>> lines) {
+  for (size_t i = lines.front().size(); --i > 0;)
+    if (std::all_of(lines.begin() + 1, lines.end(), [&](auto& line) { return line[i].empty(); }))
+      for (auto& line : lines) line.erase(line.begin() + i);
   std::vector<size_t> widths(lines.front().size());
   for (const auto& line : lines)
     for (size_t i = 0; i < line.size(); ++i) widths[i] = std::max(widths[i], line[i].size());
@@ -28,12 +32,18 @@ void print_columns(const std::vector<std::vector<std::string>>& lines) {
   }
 }
 
-// A kernel's own cost model: it takes as long as the slower of its traffic and its arithmetic.
-// Without an arithmetic rate to go by (on the host) there is no prediction.
+// A kernel's own cost model: it takes as long as the slowest of its traffic, its arithmetic and its
+// products on tensor cores. Without a rate to go by (on the host) there is no prediction.
 std::optional<double> predicted_ms(const Row& row, const Rates& rates) {
   if (rates.fma_flops_per_s == 0) return std::nullopt;
   const Cost cost = row.kernel->cost(row.shape);
-  return 1e3 * std::max(cost.bytes / rates.copy_bytes_per_s, cost.flops / rates.fma_flops_per_s);
+  double seconds =
+      std::max(cost.bytes / rates.copy_bytes_per_s, cost.flops / rates.fma_flops_per_s);
+  if (cost.matrix_flops > 0) {
+    if (rates.mma_flops_per_s == 0) return std::nullopt;
+    seconds = std::max(seconds, cost.matrix_flops / rates.mma_flops_per_s);
+  }
+  return 1e3 * seconds;
 }
 
 // The kernel as a sentence names it: a stage with several kernels says which.
@@ -60,11 +70,11 @@ void print_summary(const Stage& stage, Dtype dtype, const std::vector<Row>& rows
               to_string(chosen->shape).c_str(), to_string(dtype).c_str());
 }
 
-void print_table_of_shape(const Stage& stage, Dtype dtype, const std::vector<Row>& rows,
-                          const Rates& rates) {
+void print_table_of_shape(const Stage& stage, const Operator& op, Dtype dtype,
+                          const std::vector<Row>& rows, const Rates& rates) {
   const Shape& shape = rows.front().shape;
-  const Cost least = least_cost(stage.op, shape, dtype);
-  std::printf("\n%s at %s %s: at least %.3g MB and %.3g GFLOP\n", stage.op.name.c_str(),
+  const Cost least = least_cost(op, shape, dtype);
+  std::printf("\n%s at %s %s: at least %.3g MB and %.3g GFLOP\n", to_string(op).c_str(),
               to_string(shape).c_str(), to_string(dtype).c_str(), least.bytes / 1e6,
               least.flops / 1e9);
   std::vector<std::vector<std::string>> lines = {{"kernel", "median ms", "min .. max", "GB/s",
@@ -105,26 +115,33 @@ void compare_with_baselines(std::vector<Row>& rows) {
   }
 }
 
-void print_table(const Stage& stage, Dtype dtype, const std::vector<Row>& rows,
+void print_table(const Stage& stage, const Operator& op, Dtype dtype, const std::vector<Row>& rows,
                  const Rates& rates) {
   std::printf("measured just now: copies %.4g GB/s (read + write)", rates.copy_bytes_per_s / 1e9);
   if (rates.fma_flops_per_s > 0)
     std::printf(", fp32 multiply-adds %.3g TFLOP/s", rates.fma_flops_per_s / 1e12);
+  if (rates.mma_flops_per_s > 0)
+    std::printf(", bf16 mma.sync %.3g TFLOP/s", rates.mma_flops_per_s / 1e12);
   std::printf("\n");
   for (auto first = rows.begin(); first != rows.end();) {
     const auto last =
         std::find_if(first, rows.end(), [&](const Row& row) { return row.shape != first->shape; });
-    print_table_of_shape(stage, dtype, {first, last}, rates);
+    print_table_of_shape(stage, op, dtype, {first, last}, rates);
     first = last;
   }
 }
 
-std::vector<Record> make_records(const Stage& stage, Dtype dtype, const std::vector<Row>& rows,
-                                 const Rates& rates, const Environment& where) {
+std::vector<Record> make_records(const Stage& stage, const Operator& op, Dtype dtype,
+                                 const std::vector<Row>& rows, const Rates& rates,
+                                 const Environment& where) {
+  // What was not measured is null.
+  const auto tera = [](double per_s) {
+    return per_s > 0 ? Record(rounded(per_s / 1e12)) : Record();
+  };
   std::vector<Record> records;
   for (const Row& row : rows) {
     const Shape& s = row.shape;
-    const Cost least = least_cost(stage.op, s, dtype);
+    const Cost least = least_cost(op, s, dtype);
     const double seconds = row.timing.median_ms / 1e3;
     const auto predicted = predicted_ms(row, rates);
     Record record = {
@@ -134,7 +151,8 @@ std::vector<Record> make_records(const Stage& stage, Dtype dtype, const std::vec
         {"picked", row.picked},
         {"baseline", row.baseline},
         {"speedup", row.speedup ? Record(rounded(*row.speedup)) : Record()},
-        {"operator", stage.op.name},
+        {"operator", op.name},
+        {"inputs", op.distribution},
         {"shape", {{"B", s.B}, {"H", s.H}, {"L", s.L}, {"E", s.E}, {"M", s.M}}},
         {"dtype", to_string(dtype)},
         {"median_ms", rounded(row.timing.median_ms)},
@@ -146,8 +164,8 @@ std::vector<Record> make_records(const Stage& stage, Dtype dtype, const std::vec
         {"gb_per_s", rounded(least.bytes / seconds / 1e9)},
         {"tflop_per_s", rounded(least.flops / seconds / 1e12)},
         {"copy_gb_per_s", rounded(rates.copy_bytes_per_s / 1e9)},
-        {"fma_tflop_per_s",
-         rates.fma_flops_per_s > 0 ? Record(rounded(rates.fma_flops_per_s / 1e12)) : Record()},
+        {"fma_tflop_per_s", tera(rates.fma_flops_per_s)},
+        {"mma_tflop_per_s", tera(rates.mma_flops_per_s)},
         {"predicted_ms", predicted ? Record(rounded(*predicted)) : Record()},
         {"rel_error", rounded(row.error.rel())},
         {"max_abs_error", rounded(row.error.max_abs)},
@@ -165,17 +183,16 @@ std::vector<Record> make_records(const Stage& stage, Dtype dtype, const std::vec
   return records;
 }
 
-void print_recorded(const Stage& stage) {
-  const std::string folder = ATTN_SOURCE_DIR "/docs/results";
-  // The newest record of each kernel, shape and dtype on each GPU.
-  std::map<std::tuple<std::string, std::string, std::string, std::string>, Record> newest;
+void print_recorded(const Stage& stage, const std::filesystem::path& folder) {
+  // The newest record of each kernel on the same inputs, by GPU, shape, dtype and distribution.
+  std::map<std::array<std::string, 5>, Record> newest;
   for (const Record& record : read_records(folder, stage.name)) {
     const Record shape = record.value("shape", Record::object());
     std::string sizes;
     for (const char* axis : {"B", "H", "L", "E", "M"})
       sizes += format("%s%lld", sizes.empty() ? "" : ",", shape.value(axis, 0LL));
     newest[{record.value("device", ""), sizes, record.value("dtype", ""),
-            record.value("kernel", "")}] = record;
+            record.value("inputs", ""), record.value("kernel", "")}] = record;
   }
   std::erase_if(newest, [](const auto& entry) { return entry.second.value("sm", "") == "host"; });
   if (newest.empty()) {
@@ -183,14 +200,14 @@ void print_recorded(const Stage& stage) {
     return;
   }
   std::printf("Recorded on a GPU earlier (docs/results):\n");
-  std::vector<std::vector<std::string>> lines = {
-      {"kernel", "shape", "dtype", "median ms", "speedup", "over", "GPU", "date", "commit"}};
+  std::vector<std::vector<std::string>> lines = {{"kernel", "shape", "dtype", "inputs", "median ms",
+                                                  "speedup", "over", "GPU", "date", "commit"}};
   for (const auto& [key, record] : newest) {
-    const auto& [device, sizes, dtype, kernel] = key;
+    const auto& [device, sizes, dtype, inputs, kernel] = key;
     // The sweep over L has one row per shape and kernel; what the stage picks is what it gives.
     if (!record.value("picked", false)) continue;
     const Record speedup = record.value("speedup", Record());
-    lines.push_back({kernel, sizes, dtype, format("%.4g", record.value("median_ms", 0.0)),
+    lines.push_back({kernel, sizes, dtype, inputs, format("%.4g", record.value("median_ms", 0.0)),
                      speedup.is_number() ? format("%.3gx", speedup.get<double>()) : "-",
                      record.value("baseline", ""), device, record.value("date", "").substr(0, 10),
                      record.value("commit", "")});

@@ -1,6 +1,7 @@
 // What a run found: one row per kernel and shape, printed as a table and recorded.
 #pragma once
 
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <vector>
@@ -29,12 +30,15 @@ struct Row {
 // first row of its shape; that row, with itself.
 void compare_with_baselines(std::vector<Row>& rows);
 
-void print_table(const Stage& stage, Dtype dtype, const std::vector<Row>& rows, const Rates& rates);
+void print_table(const Stage& stage, const Operator& op, Dtype dtype, const std::vector<Row>& rows,
+                 const Rates& rates);
 
-std::vector<Record> make_records(const Stage& stage, Dtype dtype, const std::vector<Row>& rows,
-                                 const Rates& rates, const Environment& environment);
+std::vector<Record> make_records(const Stage& stage, const Operator& op, Dtype dtype,
+                                 const std::vector<Row>& rows, const Rates& rates,
+                                 const Environment& environment);
 
-// For machines that cannot time the stage: what was recorded on one that could.
-void print_recorded(const Stage& stage);
+// For machines that cannot time the stage: what was recorded on one that could, by the .jsonl files
+// of `folder`.
+void print_recorded(const Stage& stage, const std::filesystem::path& folder);
 
 }  // namespace attn::driver

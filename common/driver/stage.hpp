@@ -23,7 +23,13 @@ struct Kernel {
   // The kernel its speedup is measured against; empty: the first of the table (the previous
   // stage's, if there is one).
   std::string baseline = {};
+  // The bound on its relative error; empty: that of its dtype.
+  std::optional<double> tolerance = {};
 };
+
+inline double error_bound(const Kernel& kernel) {
+  return kernel.tolerance.value_or(tolerance(kernel.dtype));
+}
 
 // A check of something that is no Kernel: a layer, an identity between operators.
 struct Check {
@@ -32,17 +38,26 @@ struct Check {
   std::function<Comparison()> run;  // on the device
 };
 
+// A stage's operator on inputs of one distribution.
+struct Variant {
+  Operator op;
+  // The stage before, to be timed beside the stage's own kernels: one kernel per dtype at most.
+  std::vector<Kernel> previous = {};
+};
+
 struct Stage {
   std::string name;  // "03_shared_mem"
   std::string idea;  // one line
   Operator op;
-  std::vector<Kernel> kernels;          // this stage's own, in the order of its steps
-  std::optional<Kernel> previous = {};  // the stage before, to be timed beside them
-  // The kernel the stage's dispatcher takes at a shape; empty: the last of `kernels`.
+  std::vector<Kernel> kernels;         // this stage's own, in the order of its steps
+  std::vector<Kernel> previous = {};   // as Variant::previous, for `op`
+  std::vector<Variant> variants = {};  // `op` on further inputs; all are called by a distribution
+  // The kernel the stage's dispatcher takes at a shape; empty: the last of the dtype.
   std::function<std::string(const Shape&)> pick = {};
   std::vector<Check> checks = {};
   Shape default_shape = {16, 8, 4096, 64, 64};
-  bool on_host = false;  // stage 01: host memory, timed on every machine
+  Dtype default_dtype = Dtype::f32;  // a kernel of it must be there
+  bool on_host = false;              // stage 01: host memory, timed on every machine
 };
 
 }  // namespace attn::driver

@@ -16,7 +16,10 @@ HostBuffer::HostBuffer(size_t bytes) {
 }
 
 Tensors::Tensors(const Operator& op, const Shape& shape, Dtype dtype, Layout layout, bool on_host)
-    : shape_(shape), dtype_(dtype), on_host_(on_host) {
+    : shape_(shape),
+      dtype_(dtype),
+      on_host_(on_host),
+      scale_(op.scale ? float(op.scale(shape)) : 1) {
   const auto add = [&](const std::string& name, Axes axes, const std::optional<InputSpec>& input) {
     // Only what runs along the sequence has two layouts.
     const bool sequence = axes == Axes::BHLE || axes == Axes::BHLM;

@@ -36,6 +36,8 @@ class Tensors {
   Tensors(const Operator& op, const Shape& shape, Dtype dtype, Layout layout, bool on_host);
 
   const Shape& shape() const { return shape_; }
+  // What the operator multiplies its output with at this shape.
+  float scale() const { return scale_; }
 
   // The operand called `name`. T is float, or __nv_bfloat16 for --dtype bf16, and const for an
   // input; anything else, or an unknown name, throws std::logic_error.
@@ -71,6 +73,7 @@ class Tensors {
   Shape shape_;
   Dtype dtype_;
   bool on_host_;
+  float scale_;
   std::vector<Operand> operands_;
 };
 

@@ -149,16 +149,17 @@ bool Verifier::affordable(const std::vector<const Kernel*>& kernels, const Case&
 std::vector<Comparison> Verifier::run_case(const std::vector<const Kernel*>& kernels,
                                            const Case& at, std::vector<Truth>& truths) const {
   const auto place = [&](const Kernel& kernel) {
-    return kernel.name + " at --shape " + to_string(at.shape) + ", layout " +
+    const std::string inputs = op_.distribution.empty() ? "" : "--inputs " + op_.distribution + " ";
+    return kernel.name + " at " + inputs + "--shape " + to_string(at.shape) + ", layout " +
            (at.layout == Layout::BHLD ? "[B, H, L, D]" : "[B, L, H, D]") + ", seed " +
            std::to_string(seed_);
   };
   // found[kernel][output]
   std::vector found(kernels.size(), std::vector<Comparison>(op_.outputs.size()));
   const auto all_pass = [&] {
-    for (const auto& outputs : found)
-      for (const auto& comparison : outputs)
-        if (!comparison.passes(tolerance(dtype_))) return false;
+    for (size_t k = 0; k < kernels.size(); ++k)
+      for (const auto& comparison : found[k])
+        if (!comparison.passes(error_bound(*kernels[k]))) return false;
     return true;
   };
 
@@ -176,14 +177,15 @@ std::vector<Comparison> Verifier::run_case(const std::vector<const Kernel*>& ker
     for (size_t k = 0; k < kernels.size(); ++k) {
       run_kernel(*kernels[k], tensors, place(*kernels[k]));
       for (size_t o = 0; o < op_.outputs.size(); ++o)
-        found[k][o].merge(check_output(o, tensors, truths, place(*kernels[k])));
+        found[k][o].merge(
+            check_output(o, tensors, truths, error_bound(*kernels[k]), place(*kernels[k])));
     }
   }
 
   std::vector<Comparison> worst;
   for (size_t k = 0; k < kernels.size(); ++k) {
     for (size_t o = 0; o < op_.outputs.size(); ++o)
-      require_right(found[k][o], op_.outputs[o], tolerance(dtype_), place(*kernels[k]));
+      require_right(found[k][o], op_.outputs[o], error_bound(*kernels[k]), place(*kernels[k]));
     worst.push_back(*std::max_element(
         found[k].begin(), found[k].end(),
         [](const Comparison& a, const Comparison& b) { return a.rel() < b.rel(); }));
@@ -202,14 +204,14 @@ void Verifier::run_kernel(const Kernel& kernel, Tensors& tensors, const std::str
 }
 
 Comparison Verifier::check_output(size_t output, const Tensors& tensors,
-                                  const std::vector<Truth>& truths,
+                                  const std::vector<Truth>& truths, double tolerance,
                                   const std::string& place) const {
   return with_element_type(dtype_, [&]<class T>() {
     HostBuffer staging;
     const auto out = tensors.template on_host<T>(op_.outputs[output].name, staging);
     Comparison comparison;
     for (const Truth& truth : truths)
-      comparison.merge(compare(out, truth.b, truth.h, truth.outputs[output], tolerance(dtype_)));
+      comparison.merge(compare(out, truth.b, truth.h, truth.outputs[output], tolerance));
     // Slices outside the sample must at least be written.
     const bool sampled = int64_t(truths.size()) < tensors.shape().B * tensors.shape().H;
     if (sampled && comparison.unwritten == 0)

@@ -46,7 +46,7 @@ class Verifier {
                                    std::vector<Truth>& truths) const;
   void run_kernel(const Kernel& kernel, Tensors& tensors, const std::string& place) const;
   Comparison check_output(size_t output, const Tensors& tensors, const std::vector<Truth>& truths,
-                          const std::string& place) const;
+                          double tolerance, const std::string& place) const;
   bool affordable(const std::vector<const Kernel*>& kernels, const Case& at) const;
 
   const Operator& op_;

@@ -10,6 +10,8 @@
 #include <nlohmann/json.hpp>
 
 #include "common/driver/environment.hpp"
+#include "common/driver/report.hpp"
+#include "common/driver/results.hpp"
 #include "temporary_folder.hpp"
 #include "toy_stage.hpp"
 
@@ -30,6 +32,13 @@ Outcome run_stage(const Stage& stage, std::vector<std::string> arguments) {
   const int status = run(stage, argv.size(), argv.data());
   std::fflush(stdout);
   return {status, testing::internal::GetCapturedStdout(), testing::internal::GetCapturedStderr()};
+}
+
+std::vector<nlohmann::json> read_lines(const std::string& path) {
+  std::ifstream file(path);
+  std::vector<nlohmann::json> records;
+  for (std::string line; std::getline(file, line);) records.push_back(nlohmann::json::parse(line));
+  return records;
 }
 
 bool contains(const std::string& text, const std::string& part) {
@@ -60,9 +69,7 @@ TEST_F(Driver, RecordsOneLinePerKernelAndShape) {
       run_stage(toy_stage(), {"--shape", "1,1,32,8,8", "--shape", "2,1,16,8,4", "--results",
                               results_, "--benchmark_min_time=3x", "--benchmark_repetitions=5"});
   EXPECT_EQ(outcome.status, 0) << outcome.err;
-  std::ifstream file(results_);
-  std::vector<nlohmann::json> records;
-  for (std::string line; std::getline(file, line);) records.push_back(nlohmann::json::parse(line));
+  const auto records = read_lines(results_);
   ASSERT_EQ(records.size(), 4u);
   const auto& record = records[3];
   EXPECT_EQ(record["schema"], 1);
@@ -71,10 +78,12 @@ TEST_F(Driver, RecordsOneLinePerKernelAndShape) {
   EXPECT_EQ(record["baseline"], "first");
   EXPECT_EQ(record["picked"], true);
   EXPECT_EQ(record["shape"], (nlohmann::json{{"B", 2}, {"H", 1}, {"L", 16}, {"E", 8}, {"M", 4}}));
+  EXPECT_EQ(record["inputs"], "");
   EXPECT_EQ(record["dtype"], "f32");
   EXPECT_EQ(record["samples"], 5);
   EXPECT_EQ(record["bytes"], 4 * 2 * 16 * (8 + 8 + 4 + 4));
   EXPECT_EQ(record["sm"], "host");
+  EXPECT_EQ(record["mma_tflop_per_s"], nullptr);
   EXPECT_GT(record["median_ms"], 0);
   EXPECT_LE(record["min_ms"], record["median_ms"]);
   EXPECT_LE(record["median_ms"], record["max_ms"]);
@@ -167,6 +176,7 @@ TEST_F(Driver, BadInputGetsOneLineAndStatusTwo) {
       {{"--dtype", "f16"}, {"--dtype f16", "f32 or bf16"}},
       {{"--dtype", "bf16"}, {"--dtype bf16", "accepted is f32"}},
       {{"--dtype", "f32", "--dtype", "f32"}, {"--dtype is given 2 times"}},
+      {{"--inputs", "ones"}, {"--inputs ones", "of one kind", "leave it out"}},
       {{"--seed", "-1"}, {"--seed", "whole number"}},
       {{"--seed=1.5"}, {"--seed 1.5", "whole number"}},
       {{"--seed", ""}, {"--seed", "whole number"}},
@@ -220,8 +230,9 @@ TEST_F(Driver, ListsKernelsAndPick) {
 TEST_F(Driver, HelpNamesEveryFlag) {
   const Outcome outcome = run_stage(toy_stage(), {"--help"});
   EXPECT_EQ(outcome.status, 0);
-  for (const char* flag : {"--shape B,H,L,E,M", "--dtype f32|bf16", "--seed N", "--kernel NAME",
-                           "--verify-only", "--list", "--results FILE", "--benchmark_"})
+  for (const char* flag :
+       {"--shape B,H,L,E,M", "--dtype f32|bf16", "--inputs NAME", "--seed N", "--kernel NAME",
+        "--verify-only", "--list", "--results FILE", "--benchmark_"})
     EXPECT_TRUE(contains(outcome.out, flag)) << outcome.out;
 }
 
@@ -238,23 +249,170 @@ TEST_F(Driver, FilterAndKernelChooseWhatIsTimed) {
 
 TEST_F(Driver, ThePreviousStageIsTimedBesideAndFirst) {
   Stage stage = toy_stage();
-  stage.previous = stage.kernels[0];
-  stage.previous->name = "00_older";
+  Kernel other = toy_bf16_kernel();
+  other.name = "00_other_dtype";
+  stage.previous = {other, stage.kernels[0]};
+  stage.previous[1].name = "00_older";
   const Outcome outcome =
       run_stage(stage, {"--kernel", "second", "--benchmark_min_time=0.01", "--results", results_});
   EXPECT_EQ(outcome.status, 0) << outcome.err;
-  std::ifstream file(results_);
-  std::string line;
-  ASSERT_TRUE(std::getline(file, line));
-  auto record = nlohmann::json::parse(line);
-  EXPECT_EQ(record["stage"], "00_toy");
-  EXPECT_EQ(record["kernel"], "00_older");
-  EXPECT_EQ(record["picked"], false);
-  ASSERT_TRUE(std::getline(file, line));
-  record = nlohmann::json::parse(line);
-  EXPECT_EQ(record["kernel"], "second");
-  EXPECT_EQ(record["baseline"], "00_older");
+  const auto records = read_lines(results_);
+  ASSERT_EQ(records.size(), 2u);
+  EXPECT_EQ(records[0]["stage"], "00_toy");
+  EXPECT_EQ(records[0]["kernel"], "00_older");
+  EXPECT_EQ(records[0]["picked"], false);
+  EXPECT_EQ(records[1]["kernel"], "second");
+  EXPECT_EQ(records[1]["baseline"], "00_older");
   EXPECT_TRUE(contains(outcome.out, " 00_older at 1,2,64,16,16 f32")) << outcome.out;
+}
+
+TEST_F(Driver, KernelsOfTwoDtypes) {
+  Stage stage = toy_stage();
+  stage.kernels.push_back(toy_bf16_kernel());
+  stage.default_dtype = Dtype::bf16;
+  Outcome outcome = run_stage(stage, {"--benchmark_min_time=0.01", "--results", results_});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_TRUE(contains(outcome.out, "computes: causal product, bf16, ")) << outcome.out;
+  EXPECT_TRUE(contains(outcome.out, "at most 0.003 is right")) << outcome.out;
+  const auto records = read_lines(results_);
+  ASSERT_EQ(records.size(), 1u);
+  EXPECT_EQ(records[0]["kernel"], "third");
+  EXPECT_EQ(records[0]["picked"], true);
+  EXPECT_EQ(records[0]["dtype"], "bf16");
+  EXPECT_EQ(records[0]["bytes"], 2 * 2 * 64 * 4 * 16);
+  // Of the inputs' rounding it knows nothing: the truth has the same. The output's costs this much.
+  EXPECT_NEAR(records[0]["rel_error"].get<double>(), 1.7e-3, 2e-4);
+
+  EXPECT_EQ(run_stage(stage, {"--list", "--dtype", "f32"}).out,
+            "first\nsecond\npicked at 1,2,64,16,16: second\n");
+
+  stage.kernels.back() = toy_bf16_kernel(1.01f);
+  outcome = run_stage(stage, {"--verify-only"});
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_TRUE(contains(outcome.err, "third at --shape ")) << outcome.err;
+  EXPECT_TRUE(contains(outcome.err, "is wrong: relative error 0.01")) << outcome.err;
+  EXPECT_EQ(run_stage(stage, {"--verify-only", "--dtype", "f32"}).status, 0);
+}
+
+TEST_F(Driver, AKernelsOwnToleranceBindsItAlone) {
+  Stage stage = toy_stage();
+  const auto exact = stage.kernels[1].run;
+  stage.kernels[1].run = [exact](const Tensors& t) {
+    exact(t);
+    const auto o = t.view<float>("o");
+    for (int64_t i = 0; i < o.B * o.H * o.L * o.D; ++i) o.data[i] *= 1.0005f;
+  };
+  EXPECT_EQ(run_stage(stage, {"--verify-only"}).status, 1);
+  stage.kernels[1].tolerance = kTf32Tolerance;
+  Outcome outcome = run_stage(stage, {"--verify-only"});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_TRUE(contains(outcome.out, "0.0005 (second at ")) << outcome.out;
+  EXPECT_TRUE(contains(outcome.out, "at most 0.001 is right")) << outcome.out;
+
+  // The larger error may be the better one.
+  stage.kernels[1].tolerance = 1e5;
+  outcome = run_stage(stage, {"--verify-only"});
+  EXPECT_TRUE(contains(outcome.out, "(first at ")) << outcome.out;
+  EXPECT_TRUE(contains(outcome.out, "at most 1e-05 is right")) << outcome.out;
+
+  stage.kernels[0].tolerance = 0;
+  outcome = run_stage(stage, {"--verify-only"});
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_TRUE(contains(outcome.err, "first at ")) << outcome.err;
+  EXPECT_TRUE(contains(outcome.err, "at most 0 is right")) << outcome.err;
+}
+
+TEST_F(Driver, InputsChooseWhatIsTimedAndRecorded) {
+  Stage stage = toy_stage_with_variants();
+  stage.previous = {stage.kernels[0]};
+  stage.previous[0].name = "00_older";
+  Outcome outcome = run_stage(stage, {"--benchmark_min_time=0.01", "--results", results_});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_TRUE(contains(outcome.out, "computes: causal product, inputs normal, f32")) << outcome.out;
+  EXPECT_TRUE(contains(outcome.out, "causal product, inputs normal at 1,2,64,16,16 f32"))
+      << outcome.out;
+  outcome =
+      run_stage(stage, {"--benchmark_min_time=0.01", "--results", results_, "--inputs", "ones"});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_TRUE(contains(outcome.out, ", inputs ones), at most 1e-05 is right")) << outcome.out;
+  const auto records = read_lines(results_);
+  ASSERT_EQ(records.size(), 5u);  // the default variant alone has a previous stage
+  for (size_t i = 0; i < records.size(); ++i)
+    EXPECT_EQ(records[i]["inputs"], i < 3 ? "normal" : "ones");
+  EXPECT_EQ(records[2]["baseline"], "00_older");
+  EXPECT_EQ(records[4]["baseline"], "first");
+
+  outcome = run_stage(stage, {"--inputs", "twos"});
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_EQ(outcome.err, "error: --inputs twos: expected one of normal, ones\n");
+}
+
+TEST_F(Driver, TheGridIsVerifiedOnAllInputs) {
+  Stage stage = toy_stage_with_variants();
+  const auto exact = stage.kernels[1].run;
+  stage.kernels[1].run = [exact](const Tensors& t) {
+    exact(t);
+    const auto v = t.view<const float>("v");
+    const int64_t count = v.B * v.H * v.L * v.D;
+    if (std::all_of(v.data, v.data + count, [](float x) { return x == 1; }))
+      t.view<float>("o").data[0] += 100;
+  };
+  for (const std::vector<std::string>& arguments :
+       {std::vector<std::string>{}, {"--inputs", "ones"}}) {
+    const Outcome outcome = run_stage(stage, arguments);
+    EXPECT_EQ(outcome.status, 1);
+    EXPECT_TRUE(contains(outcome.err, "second at --inputs ones --shape ")) << outcome.err;
+  }
+  EXPECT_EQ(run_stage(stage, {"--verify-only", "--inputs", "normal"}).status, 0);
+}
+
+// The slowest of a kernel's traffic, arithmetic and matrix products.
+TEST(Predicted, IsTheSlowestOfTheCostModel) {
+  Stage stage = toy_stage();
+  const auto predicted_ms = [&](const Cost& cost, const Rates& rates) {
+    stage.kernels[0].cost = [cost](const Shape&) { return cost; };
+    const Row row{&stage.kernels[0], stage.default_shape, true, {}, {1, 1, 1, 1}};
+    return make_records(stage, stage.op, Dtype::f32, {row}, rates, {})[0]["predicted_ms"];
+  };
+  const Rates rates{4e12, 5e13, 6e14};
+  EXPECT_EQ(predicted_ms({8e9, 1e9, 1e9}, rates), 2);
+  EXPECT_EQ(predicted_ms({8e9, 15e10, 1e9}, rates), 3);
+  EXPECT_EQ(predicted_ms({8e9, 15e10, 24e11}, rates), 4);
+  EXPECT_EQ(predicted_ms({8e9, 15e10}, {4e12, 5e13, 0}), 3);
+  EXPECT_EQ(predicted_ms({8e9, 15e10, 24e11}, {4e12, 5e13, 0}), nullptr);
+  EXPECT_EQ(predicted_ms({8e9, 15e10}, {4e12, 0, 0}), nullptr);
+}
+
+// One row for each kernel that a stage picks, the newest; older files know of no inputs.
+TEST(Recorded, IsGroupedByInputs) {
+  const auto record = [](const char* day, double ms, Record more) {
+    Record made = {{"schema", 1},    {"stage", "00_toy"},    {"kernel", "second"}, {"picked", true},
+                   {"dtype", "f32"}, {"device", "Some GPU"}, {"median_ms", ms},    {"date", day},
+                   {"sm", "9.0"},    {"commit", "0a1b"}};
+    made.update(more);
+    return made;
+  };
+  const auto printed = [](const TemporaryFolder& folder) {
+    testing::internal::CaptureStdout();
+    print_recorded(toy_stage(), folder.path());
+    return testing::internal::GetCapturedStdout();
+  };
+  const TemporaryFolder folder;
+  append_records(folder.file("r.jsonl"), {record("2026-01-01", 9, {{"picked", false}})});
+  EXPECT_TRUE(contains(printed(folder), "  kernel\n"));  // nothing picked: nothing to table
+  append_records(folder.file("r.jsonl"), {record("2026-01-01", 1.25, Record::object()),
+                                          record("2026-01-02", 1.5, {{"inputs", ""}})});
+  std::string out = printed(folder);
+  EXPECT_FALSE(contains(out, "inputs")) << out;
+  EXPECT_FALSE(contains(out, "1.25")) << out;
+  EXPECT_TRUE(contains(out, "1.5")) << out;
+
+  append_records(folder.file("r.jsonl"), {record("2026-01-03", 3.5, {{"inputs", "ones"}})});
+  out = printed(folder);
+  EXPECT_TRUE(contains(out, "inputs")) << out;
+  EXPECT_TRUE(contains(out, "1.5")) << out;
+  EXPECT_TRUE(contains(out, "ones")) << out;
+  EXPECT_TRUE(contains(out, "3.5")) << out;
 }
 
 // Without a GPU: kernels are verified, in emulation; nothing is timed or recorded, and it says so.

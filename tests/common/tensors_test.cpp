@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 #include <set>
 
 #include "toy_stage.hpp"
@@ -66,6 +68,37 @@ TEST_P(TensorsAnywhere, InputsAreWhatTheReferenceGets) {
       });
     }
   }
+}
+
+// A gate that resets is minus infinity here and there.
+TEST_P(TensorsAnywhere, AnInfiniteInputIsWhatTheReferenceGets) {
+  Operator op = toy_stage().op;
+  op.inputs[1].from_normal = [](float draw) {
+    return draw > 1 ? -std::numeric_limits<float>::infinity() : draw > 0 ? -1e4f : -std::abs(draw);
+  };
+  for (Dtype dtype : {Dtype::f32, Dtype::bf16}) {
+    Tensors tensors(op, kShape, dtype, Layout::BHLD, GetParam());
+    tensors.fill_inputs(11);
+    const Matrix expected = input_slice(op.inputs[1], kShape, dtype, 11, 0, 0);
+    const float large = dtype == Dtype::f32 ? -1e4f : -9984.f;  // rounded to 8 bits
+    for (double element : {-double(INFINITY), double(large)})
+      EXPECT_GT(std::count(expected.data.begin(), expected.data.end(), element), 0) << element;
+    with_element_type(dtype, [&]<class T>() {
+      HostBuffer staging;
+      const auto k = tensors.template on_host<T>("k", staging);
+      const Comparison found = compare(k, 0, 0, expected, 0);
+      EXPECT_EQ(found.max_abs, 0);
+      EXPECT_TRUE(found.passes(0));
+      EXPECT_FALSE(first_nan(k));
+    });
+  }
+}
+
+TEST(Tensors, KnowTheOperatorsScale) {
+  Operator op = toy_stage().op;
+  EXPECT_EQ(Tensors(op, kShape, Dtype::f32, Layout::BHLD, true).scale(), 1);
+  op.scale = [](const Shape& s) { return 1. / s.E; };
+  EXPECT_EQ(Tensors(op, kShape, Dtype::bf16, Layout::BHLD, true).scale(), float(1. / 7));
 }
 
 TEST_P(TensorsAnywhere, PoisonIsNaNInEveryOutputAndNoInput) {

@@ -20,21 +20,24 @@ std::vector<Matrix> reference(const Shape& s, const std::vector<Matrix>& inputs)
   return {o};
 }
 
-void causal_product(TensorView<const float> q, TensorView<const float> k, TensorView<const float> v,
-                    TensorView<float> o) {
-  std::vector<float> state(q.D * v.D);
+template <class T>
+void causal_product(const Tensors& tensors, float factor = 1) {
+  const auto q = tensors.view<const T>("q"), k = tensors.view<const T>("k"),
+             v = tensors.view<const T>("v");
+  const auto o = tensors.view<T>("o");
+  std::vector<float> state(q.D * v.D), out(v.D);
   for (int64_t b = 0; b < q.B; ++b) {
     for (int64_t h = 0; h < q.H; ++h) {
       state.assign(state.size(), 0);
       for (int64_t t = 0; t < q.L; ++t) {
-        float* const out = o.row(b, h, t);
-        for (int64_t m = 0; m < v.D; ++m) out[m] = 0;
+        out.assign(out.size(), 0);
         for (int64_t e = 0; e < q.D; ++e) {
           for (int64_t m = 0; m < v.D; ++m) {
-            state[e * v.D + m] += k.row(b, h, t)[e] * v.row(b, h, t)[m];
-            out[m] += q.row(b, h, t)[e] * state[e * v.D + m];
+            state[e * v.D + m] += to_float(k.row(b, h, t)[e]) * to_float(v.row(b, h, t)[m]);
+            out[m] += to_float(q.row(b, h, t)[e]) * state[e * v.D + m];
           }
         }
+        for (int64_t m = 0; m < v.D; ++m) o.row(b, h, t)[m] = from_float<T>(factor * out[m]);
       }
     }
   }
@@ -46,8 +49,7 @@ void run_with(Fault fault, const Tensors& tensors) {
   float& last = o.row(o.B - 1, o.H - 1, o.L - 1)[o.D - 1];
   const float poison = last;
   if (fault == Fault::throws) throw std::runtime_error("the kernel gave up");
-  causal_product(tensors.view<const float>("q"), tensors.view<const float>("k"),
-                 tensors.view<const float>("v"), o);
+  causal_product<float>(tensors);
   if (fault == Fault::wrong_element) last += 100;
   if (fault == Fault::nan) last = std::numeric_limits<float>::quiet_NaN();
   if (fault == Fault::unwritten_element) last = poison;
@@ -75,6 +77,21 @@ Stage toy_stage(Fault fault) {
   };
   stage.default_shape = {1, 2, 64, 16, 16};
   stage.on_host = true;
+  return stage;
+}
+
+Kernel toy_bf16_kernel(float factor) {
+  return {"third", Dtype::bf16,
+          [factor](const Tensors& t) { causal_product<__nv_bfloat16>(t, factor); }, cost};
+}
+
+Stage toy_stage_with_variants() {
+  Stage stage = toy_stage();
+  stage.op.distribution = "normal";
+  Operator ones = stage.op;
+  ones.distribution = "ones";
+  ones.inputs[2].from_normal = [](float) { return 1.f; };
+  stage.variants = {{ones}};
   return stage;
 }
 

@@ -85,6 +85,27 @@ TEST(VerificationGrid, TheBudgetIsReadFromTheEnvironment) {
   unsetenv("ATTN_VERIFY_BUDGET");
 }
 
+TEST(VerificationGrid, IsDealtOutEvenly) {
+  for (size_t hands : {1, 2, 4, 5}) {
+    Plan plan{whole_grid(), 12, 20};
+    const auto dealt = deal(plan, hands);
+    ASSERT_EQ(dealt.size(), hands);
+    size_t cases = 0, at_least = 0;
+    for (const Plan& hand : dealt) {
+      EXPECT_NEAR(hand.cases.size(), double(plan.cases.size()) / hands, 1);
+      EXPECT_NEAR(hand.at_least, 12. / hands, 1);
+      EXPECT_EQ(hand.seconds, 20. / hands);
+      const Covered covered(hand.cases);
+      expect_all_sizes(covered);
+      EXPECT_GT(covered.head_size_pairs.size(), 120u);  // of 144
+      cases += hand.cases.size();
+      at_least += hand.at_least;
+    }
+    EXPECT_EQ(cases, plan.cases.size());
+    EXPECT_EQ(at_least, plan.at_least);
+  }
+}
+
 // A kernel that is wrong only in one slice of many, which a sample may miss, still has to write it.
 TEST(Verifier, FindsAnUnwrittenElementOutsideTheSample) {
   const Stage stage = toy_stage();

@@ -27,6 +27,7 @@ def record(
         "baseline": "02_naive_cuda",
         "speedup": 40.0 / ms,
         "operator": "causal product",
+        "inputs": "",
         "shape": {"B": b, "H": h, "L": length, "E": e, "M": m},
         "dtype": "f32",
         "median_ms": ms,
@@ -39,6 +40,7 @@ def record(
         "tflop_per_s": flops / ms / 1e9,
         "copy_gb_per_s": 4300.0,
         "fma_tflop_per_s": 60.0,
+        "mma_tflop_per_s": None,
         "predicted_ms": ms * 0.8,
         "rel_error": 1e-6,
         "max_abs_error": 1e-4,
@@ -102,7 +104,32 @@ def sweep(kernel="double_buffer", lengths=(2048, 4096, 8192, 16384), power=1.0):
     ]
 
 
-def profile(stage="03_shared_mem", kernel="03_shared_mem", launches=((900, {}), (5_020_000, {}))):
+def gated(inputs="mild", dtype="bf16", shapes=((8, 32, 4096, 64, 64),), ms=0.3):
+    """As stage 05 records gated linear attention on inputs of one kind."""
+    return [
+        record(
+            "05_chunked_gla",
+            kernel,
+            slower * ms,
+            shape,
+            operator="gated linear attention",
+            inputs=inputs,
+            dtype=dtype,
+            mma_tflop_per_s=600.0,
+            baseline="recurrent",
+            picked=kernel == "fused",
+        )
+        for shape in shapes
+        for kernel, slower in (("recurrent", 20), ("fused", 1))
+    ]
+
+
+def profile(
+    stage="03_shared_mem",
+    kernel="03_shared_mem",
+    launches=((900, {}), (5_020_000, {})),
+    dtype="f32",
+):
     """As scripts/gpu_session.sh profile writes it: the launches' times in ns, and metrics."""
     metrics = {
         "gpu__time_duration.sum": ("ns", None),
@@ -126,7 +153,7 @@ def profile(stage="03_shared_mem", kernel="03_shared_mem", launches=((900, {}), 
         launch = [str(number), "a_kernel", "(64, 1, 1)", "(1024, 1, 1)", "9.0"]
         rows.append(launch + list(values.values()))
     lines = [",".join(f'"{cell}"' for cell in row) for row in rows]
-    return "\n".join([f"# {stage}, {kernel}, 16,8,4096,64,64", *lines, ""])
+    return "\n".join([f"# {stage}, {kernel}, {dtype}, 16,8,4096,64,64", *lines, ""])
 
 
 def write(path, records):

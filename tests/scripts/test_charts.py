@@ -1,5 +1,6 @@
 """The charts are really drawn, and looked at: their texts, their pixels, their files."""
 
+import json
 import os
 import re
 import tempfile
@@ -148,6 +149,41 @@ class Charts(unittest.TestCase):
         )
         self.assertIn("01 chunked", texts(self.path("cpu_speedup.svg")))
         self.assertNotIn("01 chunked", texts(self.path("speedup.svg")))
+
+    def test_a_chart_has_one_operator_on_one_kind_of_inputs(self):
+        shape = (16, 8, 4096, 64, 64)
+        records = sample.ladder()
+        records += sample.gated("ungated", "f32", [shape], ms=0.2)
+        records += sample.gated("mild", "bf16", [(8, 32, 4096, 64, 64), shape], ms=0.31)
+        records += sample.gated("strong", "bf16", [(8, 32, 4096, 64, 64)], ms=0.32)
+        self.assertEqual(self.draw(records)[0], 0)
+        names = ["gated_linear_attention_speedup", "speedup"]
+        self.assertEqual(self.drawn(), [f"{n}.{kind}" for n in names for kind in ("png", "svg")])
+        found = texts(self.path("speedup.svg"))
+        for text in ["05 fused", "0.2 ms", "05 recurrent", "0.874 ms"]:
+            self.assertIn(text, found)
+        self.assertIn("Causal product, fp32, B=16, H=8, L=4096, E=M=64", found)
+        found = texts(self.path("gated_linear_attention_speedup.svg"))
+        title = "Gated linear attention, inputs mild, bf16, B=8, H=32, L=4096, E=M=64"
+        for text in [title, "05 fused", "0.31 ms"]:
+            self.assertIn(text, found)
+        for text in ["0.32 ms", "04 double buffer"]:
+            self.assertNotIn(text, found)
+
+    def test_what_limits_the_device(self):
+        def limit(**more):
+            return charts.limit_of_device(results.parse_line(json.dumps(sample.record(**more))))
+
+        # 0.537 GB at 4.3 TB/s, 8.59 GFLOP.
+        self.assertEqual(limit(fma_tflop_per_s=None), (None, None))
+        self.assertAlmostEqual(limit()[0], 0.1432, 4)
+        self.assertEqual(limit()[1], "fp32 arithmetic")
+        self.assertAlmostEqual(limit(dtype="bf16")[0], 0.1249, 4)
+        self.assertEqual(limit(dtype="bf16", mma_tflop_per_s=600.0)[1], "memory")
+        self.assertEqual(limit(mma_tflop_per_s=600.0)[1], "memory")
+        # As tf32, at half the rate.
+        self.assertAlmostEqual(limit(mma_tflop_per_s=60.0)[0], 0.2863, 4)
+        self.assertEqual(limit(mma_tflop_per_s=60.0)[1], "tensor cores")
 
     def test_another_shape(self):
         other = (1, 8, 16384, 64, 64)

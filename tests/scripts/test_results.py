@@ -61,6 +61,8 @@ class Loading(unittest.TestCase):
             (json.dumps(sample.record(samples=2.5)), "whole number"),
             (json.dumps(sample.record(picked=1)), "'picked' should be true or false"),
             (json.dumps(sample.record(device=None)), "'device' should be a string"),
+            (json.dumps(sample.record(inputs=None)), "'inputs' should be a string"),
+            (json.dumps(sample.record(mma_tflop_per_s="x")), "'mma_tflop_per_s' should be a numb"),
             (json.dumps(sample.record(date="yesterday")), "'date' should look like"),
             (json.dumps(sample.record()).replace('"L": 4096', '"L": -4'), "L = -4"),
             (json.dumps(sample.record()).replace('"L": 4096, ', ""), "'shape' should have"),
@@ -69,8 +71,18 @@ class Loading(unittest.TestCase):
                 self.write_lines(line)
                 self.assert_refused(":1:", what)
 
-    def test_every_field_is_required(self):
-        for name in sample.record():
+    def test_older_files_lack_what_was_not_recorded_yet(self):
+        record = sample.record(inputs="mild", mma_tflop_per_s=600.0)
+        sample.write(self.path, [record])
+        self.assertEqual(results.load(self.path)[0].inputs, "mild")
+        self.assertEqual(results.load(self.path)[0].mma_tflop_per_s, 600)
+        del record["inputs"], record["mma_tflop_per_s"]
+        sample.write(self.path, [record])
+        self.assertEqual(results.load(self.path)[0].inputs, "")
+        self.assertIsNone(results.load(self.path)[0].mma_tflop_per_s)
+
+    def test_every_other_field_is_required(self):
+        for name in sample.record().keys() - {"inputs", "mma_tflop_per_s"}:
             with self.subTest(name):
                 record = sample.record()
                 del record[name]
@@ -123,6 +135,25 @@ class Ladder(unittest.TestCase):
             [str(shape) for shape in results.shapes_of_first_stage(some)],
             ["16,8,4096,64,64", "1,8,16384,64,64"],
         )
+
+    def test_the_first_stages_own_sweep_is_left_out_too(self):
+        swept = sample.gated(shapes=[(8, 8, 2**power, 64, 64) for power in range(11, 15)])
+        timed = sample.gated(shapes=[(8, 32, 4096, 64, 64), (8, 8, 1024, 64, 64)])
+        for record in timed:
+            record["date"] = "2026-11-20T16:00:00Z"
+        self.assertEqual(
+            [str(shape) for shape in results.shapes_of_first_stage(self.parse(swept + timed))],
+            ["8,32,4096,64,64", "8,8,1024,64,64"],
+        )
+
+    def test_without_gates_it_is_the_causal_product(self):
+        plain, mild, ungated = self.parse(
+            [sample.record(), sample.gated()[0], sample.gated("ungated")[0]]
+        )
+        self.assertEqual(plain.workload, ungated.workload)
+        self.assertEqual(ungated.workload_text, "Causal product")
+        self.assertNotEqual(plain.workload, mild.workload)
+        self.assertEqual(mild.workload_text, "Gated linear attention, inputs mild")
 
 
 if __name__ == "__main__":

@@ -101,6 +101,27 @@ class Tables(unittest.TestCase):
         self.assertIn("| ms at B,H,L,E,M = | 16,8,2048,64,64 | 16,8,8192,64,64 |", page)
         self.assertIn("| `04_double_buffer`, double_buffer | 0.437 | 1.75 |", page)
 
+    def test_inputs_of_one_kind_are_a_table_of_their_own(self):
+        os.makedirs(self.path("05_chunked_gla"))
+        self.write("docs/04.md", CHAPTER.replace("04_double_buffer", "05_chunked_gla"))
+        shape = (16, 8, 4096, 64, 64)
+        records = sample.ladder()
+        records += sample.gated("mild", ms=0.31) + sample.gated("strong", ms=0.32)
+        records += sample.gated("ungated", "f32", [shape], ms=0.2)
+        self.record("time.jsonl", records)
+        page = self.filled("README.md")
+        causal, mild, strong = page.split("\n**")[1:]
+        self.assertTrue(causal.startswith("Causal product, f32, on Made-up GPU**"), causal)
+        self.assertIn("| `04_double_buffer`, double_buffer | 0.874 |", causal)
+        self.assertIn("| `05_chunked_gla`, fused | 0.2 |", causal)
+        self.assertTrue(mild.startswith("Gated linear attention, inputs mild, bf16, on "), mild)
+        self.assertIn("| `05_chunked_gla`, fused | 0.31 |", mild)
+        self.assertNotIn("0.32", mild)
+        self.assertTrue(strong.startswith("Gated linear attention, inputs strong, bf16, "), strong)
+        page = self.filled("docs/04.md")
+        self.assertEqual(page.count("bf16 mma.sync at 600 TFLOP/s"), 3)
+        self.assertIn("| 16,8,4096,64,64 | `05_chunked_gla`, recurrent | 3.2 | 4 |", page)
+
     def test_a_lone_kernel_has_no_column_for_its_predecessor(self):
         self.write("docs/04.md", CHAPTER.replace("04_double_buffer", "02_naive_cuda"))
         self.record("time.jsonl", sample.ladder())
@@ -155,11 +176,19 @@ class Tables(unittest.TestCase):
         self.assertNotIn("wavefronts", page, "n/a is no row")
         self.assertNotIn("L2", page, "neither is what was not measured")
 
+    def test_a_profile_in_two_dtypes(self):
+        both = [sample.profile(dtype=dtype) for dtype in ("f32", "bf16")]
+        self.write("docs/results/h200_profile.csv", "".join(both))
+        self.assertIn("| `03_shared_mem` f32 | `03_shared_mem` bf16 |", self.filled("docs/04.md"))
+        # Files of before: their kernels were all f32.
+        self.write("docs/results/h200_profile.csv", both[0].replace(", f32, ", ", "))
+        self.assertIn("compute capability 9.0 | `03_shared_mem` |", self.filled("docs/04.md"))
+
     def test_profiles_that_are_not_understood(self):
         whole = sample.profile()
         for old, new, what in [
-            ("# 03_shared_mem, 03_shared_mem, ", "# ", ":1: "),
-            ("# 03_shared_mem, 03_shared_mem, 16,8,4096,64,64\n", "", ":1: a line '# stage"),
+            ("# 03_shared_mem, 03_shared_mem, f32, ", "# ", ":1: "),
+            ("# 03_shared_mem, 03_shared_mem, f32, 16,8,4096,64,64\n", "", ":1: a line '# stage"),
             ('"ns"', '"ms"', "gpu__time_duration.sum in 'ms'"),
             (',"3.25"', "", ":4: not a row"),
             ("gpu__time_duration.sum", "gpu__time", ":1: a launch without gpu__time_duration"),
