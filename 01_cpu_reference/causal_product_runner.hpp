@@ -5,13 +5,12 @@
 
 namespace attn::reference {
 
-// `product` takes views of q, k, v (const float) and o (float), named as causal_product_operator()
-// names them.
-template <class Product>
+// `product` takes views of q, k, v (const T) and o (T), named as causal_product_operator() names
+// them.
+template <class T = float, class Product>
 auto causal_product_runner(Product product) {
   return [product](const driver::Tensors& t) {
-    product(t.view<const float>("q"), t.view<const float>("k"), t.view<const float>("v"),
-            t.view<float>("o"));
+    product(t.view<const T>("q"), t.view<const T>("k"), t.view<const T>("v"), t.view<T>("o"));
   };
 }
 

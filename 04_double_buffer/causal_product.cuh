@@ -15,7 +15,8 @@ inline bool prefers_low_occupancy(int64_t heads, int64_t L, int64_t E, int64_t M
 }
 // [/doc:pick]
 
-// The causal product of float tensors by the faster kernel; see double_buffer_causal_product.
+// The causal product of float tensors by the faster kernel; see double_buffer_causal_product. (For
+// bf16 that is the only one: there is nothing to pick.)
 inline void causal_product(TensorView<const float> q,  // [B, H, L, E]
                            TensorView<const float> k,  // [B, H, Lk, E]
                            TensorView<const float> v,  // [B, H, Lk, M]

@@ -7,37 +7,43 @@
 #include "01_cpu_reference/causal_product_runner.hpp"
 #include "04_double_buffer/causal_product.cuh"
 #include "common/driver/stage.hpp"
+#include "common/element.hpp"
 
 namespace attn::double_buffer {
 
-inline std::vector<driver::Kernel> driver_kernels() {
-  // Every operand once: the tiles of columns of one head run side by side and share q and k in L2.
-  const auto bytes = [](const Shape& s) { return 8. * s.B * s.H * s.L * (s.E + s.M); };
-  const auto products = [](const Shape& s) { return 2. * s.B * s.H * s.L * s.E * s.M; };
+// Every operand once (the tiles of columns of one head run side by side and share q and k in L2),
+// and so many multiply-adds per (t, e, m).
+inline driver::Cost cost_of(const Shape& s, Dtype dtype, int multiply_adds) {
+  const double steps = double(s.B) * s.H * s.L;
+  return {2 * steps * (s.E + s.M) * bytes_of(dtype), 2 * steps * s.E * s.M * multiply_adds};
+}
+
+template <class T>
+driver::Kernel double_buffer_driver_kernel() {
   return {
-      {
-          .name = "double_buffer",
-          .dtype = Dtype::f32,
-          .run = reference::causal_product_runner(
-              [](auto q, auto k, auto v, auto o) { double_buffer_causal_product(q, k, v, o); }),
-          // k v^T and q^T S.
-          .cost =
-              [=](const Shape& s) {
-                return driver::Cost{bytes(s), 2 * products(s)};
-              },
-      },
-      {
-          .name = "low_occupancy",
-          .dtype = Dtype::f32,
-          .run = reference::causal_product_runner(
-              [](auto q, auto k, auto v, auto o) { low_occupancy_causal_product(q, k, v, o); }),
-          // k v^T twice: for the sums, and on the walk.
-          .cost =
-              [=](const Shape& s) {
-                return driver::Cost{bytes(s), 3 * products(s)};
-              },
-      },
+      .name = "double_buffer",
+      .dtype = dtype_of<T>,
+      .run = reference::causal_product_runner<T>(
+          [](auto q, auto k, auto v, auto o) { double_buffer_causal_product(q, k, v, o); }),
+      // k v^T and q^T S.
+      .cost = [](const Shape& s) { return cost_of(s, dtype_of<T>, 2); },
   };
+}
+
+inline driver::Kernel low_occupancy_driver_kernel() {
+  return {
+      .name = "low_occupancy",
+      .dtype = Dtype::f32,
+      .run = reference::causal_product_runner(
+          [](auto q, auto k, auto v, auto o) { low_occupancy_causal_product(q, k, v, o); }),
+      // k v^T twice: for the sums, and on the walk.
+      .cost = [](const Shape& s) { return cost_of(s, Dtype::f32, 3); },
+  };
+}
+
+inline std::vector<driver::Kernel> driver_kernels() {
+  return {double_buffer_driver_kernel<float>(), low_occupancy_driver_kernel(),
+          double_buffer_driver_kernel<__nv_bfloat16>()};
 }
 
 inline std::string picked_kernel(const Shape& s) {

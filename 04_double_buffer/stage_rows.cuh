@@ -9,12 +9,12 @@
 namespace attn::double_buffer {
 
 // Starts the copy of rows [first, first + kSteps) of x, columns [column, column + kWidth), to
-// shared memory, by the kThreads threads of a block, kVector floats at a time. Rows from L on, and
-// whatever else lies outside of x, arrive as zeros, which add nothing to any sum.
+// shared memory, by the kThreads threads of a block, kVector elements at a time. Rows from L on,
+// and whatever else lies outside of x, arrive as zeros, which add nothing to any sum.
 // [doc:stage_rows]
-template <int kThreads, int kVector, int kSteps, int kWidth>
-__device__ __forceinline__ void stage_rows(float (&x_smem)[kSteps][kWidth],
-                                           const TensorView<const float>& x, int64_t b, int64_t h,
+template <int kThreads, int kVector, class T, int kSteps, int kWidth>
+__device__ __forceinline__ void stage_rows(T (&x_smem)[kSteps][kWidth],
+                                           const TensorView<const T>& x, int64_t b, int64_t h,
                                            int first, int L, int column) {
   constexpr int kPerRow = kWidth / kVector;
   constexpr int kCopies = kSteps * kPerRow;
@@ -22,8 +22,8 @@ __device__ __forceinline__ void stage_rows(float (&x_smem)[kSteps][kWidth],
   // the plain loop `i < kCopies; i += kThreads` this took a fifth of the kernel's instructions.)
   constexpr int kPasses = (kCopies + kThreads - 1) / kThreads;
   // The narrow copy has too many passes to unroll them all. (Only nvcc reads the pragma.)
-  [[maybe_unused]] constexpr int kUnroll = kVector == 4 ? kPasses : 4;
-  const float* x_head = x.row(b, h, 0) + column;
+  [[maybe_unused]] constexpr int kUnroll = kVector > 1 ? kPasses : 4;
+  const T* x_head = x.row(b, h, 0) + column;
   const int rows = static_cast<int>(x.L < L ? x.L : L);
   const int columns = static_cast<int>(x.D) - column;
 #pragma unroll kUnroll
@@ -33,8 +33,12 @@ __device__ __forceinline__ void stage_rows(float (&x_smem)[kSteps][kWidth],
     const int step = i / kPerRow;
     const int d = i % kPerRow * kVector;
     const bool inside = first + step < rows && d < columns;
-    const float* source = inside ? x_head + (first + step) * x.stride_l + d : x.data;
-    cp_async<kVector * sizeof(float)>(&x_smem[step][d], source, inside);
+    const T* source = inside ? x_head + (first + step) * x.stride_l + d : x.data;
+    if constexpr (kVector * sizeof(T) >= 4) {
+      cp_async<kVector * sizeof(T)>(&x_smem[step][d], source, inside);
+    } else {  // one bf16: less than cp.async can copy, so the thread waits for it
+      x_smem[step][d] = inside ? *source : T{};
+    }
   }
 }
 // [/doc:stage_rows]

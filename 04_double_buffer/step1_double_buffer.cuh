@@ -22,7 +22,10 @@
 // warps take different time steps of one head.
 #pragma once
 
+#include <cuda_bf16.h>
 #include <cuda_runtime.h>
+
+#include <type_traits>
 
 #include "04_double_buffer/stage_rows.cuh"
 #include "common/check_operands.hpp"
@@ -56,22 +59,36 @@ struct Tile {
 template <class Tile, int kColumnTile>
 constexpr int kBlockThreads = kColumnTile / Tile::kColumns* Tile::kLanes;
 
-template <class Tile, int kColumnTile>
+template <class T, class Tile, int kColumnTile>
 struct SharedStorage {
-  alignas(16) float q[2][Tile::kSteps][Tile::kE];
-  alignas(16) float k[2][Tile::kSteps][Tile::kE];
-  alignas(16) float v[2][Tile::kSteps][kColumnTile];
+  alignas(16) T q[2][Tile::kSteps][Tile::kE];
+  alignas(16) T k[2][Tile::kSteps][Tile::kE];
+  alignas(16) T v[2][Tile::kSteps][kColumnTile];
 };
 
-// kVector: how many floats one copy moves, 4 where sizes and strides allow, else 1.
-template <class Tile, int kColumnTile, int kVector>
+// Four consecutive elements as floats, in one access.
+// [doc:read4]
+__device__ __forceinline__ float4 read4(const float* x_smem) {
+  return *reinterpret_cast<const float4*>(x_smem);
+}
+__device__ __forceinline__ float4 read4(const __nv_bfloat16* x_smem) {
+  // A bf16 is the upper half of a float; of two in one word the first is the lower half.
+  const uint2 pairs = *reinterpret_cast<const uint2*>(x_smem);
+  return make_float4(__uint_as_float(pairs.x << 16), __uint_as_float(pairs.x & 0xffff0000u),
+                     __uint_as_float(pairs.y << 16), __uint_as_float(pairs.y & 0xffff0000u));
+}
+// [/doc:read4]
+
+// T: float or bf16, in global and in shared memory; the state and all arithmetic are float.
+// kVector: how many elements one copy moves, 16 bytes where sizes and strides allow, else 1.
+template <class T, class Tile, int kColumnTile, int kVector>
 __global__ void __launch_bounds__(kBlockThreads<Tile, kColumnTile>)
-    double_buffer_kernel(TensorView<const float> q,  // [B, H, L, E]
-                         TensorView<const float> k,  // [B, H, Lk, E]
-                         TensorView<const float> v,  // [B, H, Lk, M]
-                         TensorView<float> o,        // [B, H, L, M]
+    double_buffer_kernel(TensorView<const T> q,  // [B, H, L, E]
+                         TensorView<const T> k,  // [B, H, Lk, E]
+                         TensorView<const T> v,  // [B, H, Lk, M]
+                         TensorView<T> o,        // [B, H, L, M]
                          int column_tiles) {
-  using Storage = SharedStorage<Tile, kColumnTile>;
+  using Storage = SharedStorage<T, Tile, kColumnTile>;
   constexpr int kRows = Tile::kRows, kColumns = Tile::kColumns, kLanes = Tile::kLanes;
   constexpr int kSteps = Tile::kSteps, kGroup = Tile::kGroup;
   constexpr int kThreads = kBlockThreads<Tile, kColumnTile>;
@@ -86,7 +103,7 @@ __global__ void __launch_bounds__(kBlockThreads<Tile, kColumnTile>)
   const int L = static_cast<int>(q.L);
   const int m = m0 + column + lane % kColumns;  // the column whose outputs the lane stores
   const bool has_column = m < o.D;
-  float* o_column = o.row(b, h, 0) + m;
+  T* o_column = o.row(b, h, 0) + m;
 
   // [doc:stage]
   auto stage = [&](int first, int buffer) {
@@ -114,14 +131,13 @@ __global__ void __launch_bounds__(kBlockThreads<Tile, kColumnTile>)
         float v_rmem[kColumns];
 #pragma unroll
         for (int c = 0; c < kColumns; c += 4) {
-          *reinterpret_cast<float4*>(&v_rmem[c]) =
-              *reinterpret_cast<const float4*>(&smem.v[buffer][step + g][column + c]);
+          *reinterpret_cast<float4*>(&v_rmem[c]) = read4(&smem.v[buffer][step + g][column + c]);
         }
 #pragma unroll
         for (int r = 0; r < kRows; r += 4) {
           const int e = (r / 4 * kLanes + lane) * 4;
-          const float4 k4 = *reinterpret_cast<const float4*>(&smem.k[buffer][step + g][e]);
-          const float4 q4 = *reinterpret_cast<const float4*>(&smem.q[buffer][step + g][e]);
+          const float4 k4 = read4(&smem.k[buffer][step + g][e]);
+          const float4 q4 = read4(&smem.q[buffer][step + g][e]);
 #pragma unroll
           for (int c = 0; c < kColumns; ++c) {
             S[r + 0][c] += k4.x * v_rmem[c];
@@ -139,32 +155,33 @@ __global__ void __launch_bounds__(kBlockThreads<Tile, kColumnTile>)
       // One of the group's kGroup * kColumns outputs for each of its kLanes lanes.
       reduce_scatter<kLanes, kLanes>(o_part, lane);
       const int t = first + step + lane / kColumns;
-      if (t < L && has_column) o_column[t * o.stride_l] = o_part[0];
+      if (t < L && has_column) o_column[t * o.stride_l] = T(o_part[0]);
     }
   }
   // [/doc:main_loop]
 }
 
-template <class Tile, int kColumnTile>
-void launch_double_buffer(TensorView<const float> q, TensorView<const float> k,
-                          TensorView<const float> v, TensorView<float> o, cudaStream_t stream) {
+template <class Tile, int kColumnTile, class T>
+void launch_double_buffer(TensorView<const T> q, TensorView<const T> k, TensorView<const T> v,
+                          TensorView<T> o, cudaStream_t stream) {
   const int column_tiles = (v.D + kColumnTile - 1) / kColumnTile;
   const LaunchConfig config(q.B * q.H * column_tiles, kBlockThreads<Tile, kColumnTile>,
-                            dynamic_shared_bytes<SharedStorage<Tile, kColumnTile>>(), stream);
-  if (rows_are_float4(q) && rows_are_float4(k) && rows_are_float4(v)) {
-    launch(config, double_buffer_kernel<Tile, kColumnTile, 4>, q, k, v, o, column_tiles);
+                            dynamic_shared_bytes<SharedStorage<T, Tile, kColumnTile>>(), stream);
+  if (rows_are_16_bytes(q) && rows_are_16_bytes(k) && rows_are_16_bytes(v)) {
+    constexpr int kVector = kElementsPer16Bytes<T>;
+    launch(config, double_buffer_kernel<T, Tile, kColumnTile, kVector>, q, k, v, o, column_tiles);
   } else {
-    launch(config, double_buffer_kernel<Tile, kColumnTile, 1>, q, k, v, o, column_tiles);
+    launch(config, double_buffer_kernel<T, Tile, kColumnTile, 1>, q, k, v, o, column_tiles);
   }
 }
 
 // Picks the tile for E. More rows per thread mean fewer instructions per multiply-add, fewer rows
 // more warps to hide latency with; these were the fastest of those tried on an H200.
 // [doc:dispatch_e]
-template <int kColumnTile>
-void dispatch_head_size(TensorView<const float> q, TensorView<const float> k,
-                        TensorView<const float> v, TensorView<float> o, cudaStream_t stream) {
-  auto run = [&]<class T>(T) { launch_double_buffer<T, kColumnTile>(q, k, v, o, stream); };
+template <int kColumnTile, class T>
+void dispatch_head_size(TensorView<const T> q, TensorView<const T> k, TensorView<const T> v,
+                        TensorView<T> o, cudaStream_t stream) {
+  auto run = [&]<class Tile>(Tile) { launch_double_buffer<Tile, kColumnTile>(q, k, v, o, stream); };
   //                               E  rows  columns  steps
   if (q.D <= 32) return run(Tile<32, 4, 4, 32>());
   if (q.D <= 64) return run(Tile<64, 4, 4, 32>());
@@ -174,20 +191,24 @@ void dispatch_head_size(TensorView<const float> q, TensorView<const float> k,
 }
 // [/doc:dispatch_e]
 
-// The causal product of float tensors: o_t = sum over s <= t of (q_t . k_s) v_s. E is at most 512.
+// The causal product: o_t = sum over s <= t of (q_t . k_s) v_s. T is float or bf16, E at most 512.
 // Rows of k and v past their length count as zero; rows past the length of q are not read. Throws
 // std::invalid_argument for operands that do not fit together, CudaError when the launch fails.
-inline void double_buffer_causal_product(TensorView<const float> q,  // [B, H, L, E]
-                                         TensorView<const float> k,  // [B, H, Lk, E]
-                                         TensorView<const float> v,  // [B, H, Lk, M]
-                                         TensorView<float> o,        // [B, H, L, M]
-                                         cudaStream_t stream = 0) {
+template <class T>
+void double_buffer_causal_product(TensorView<const T> q,  // [B, H, L, E]
+                                  TensorView<const T> k,  // [B, H, Lk, E]
+                                  TensorView<const T> v,  // [B, H, Lk, M]
+                                  TensorView<T> o,        // [B, H, L, M]
+                                  cudaStream_t stream = 0) {
   check_causal_product(q, k, v, o);
   // Narrow tiles of columns only if each still has a multiprocessor to itself: two narrow ones on
-  // one take longer than a wide one.
-  const bool wide = 2 * q.B * q.H * ((v.D + 63) / 64) > multiprocessors();
-  return wide ? dispatch_head_size<64>(q, k, v, o, stream)
-              : dispatch_head_size<32>(q, k, v, o, stream);
+  // one take longer than a wide one. (Only for float: like the low-occupancy kernel they are for
+  // few heads, and each width is five more tiles to compile.)
+  if constexpr (std::is_same_v<T, float>) {
+    const bool narrow = 2 * q.B * q.H * ((v.D + 63) / 64) <= multiprocessors();
+    if (narrow) return dispatch_head_size<32>(q, k, v, o, stream);
+  }
+  return dispatch_head_size<64>(q, k, v, o, stream);
 }
 
 }  // namespace attn::double_buffer

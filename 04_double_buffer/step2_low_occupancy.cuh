@@ -237,7 +237,7 @@ void launch_low_occupancy(TensorView<const float> q, TensorView<const float> k,
   const int column_tiles = (v.D + Round::kColumns - 1) / Round::kColumns;
   const LaunchConfig config(q.B * q.H * column_tiles, Round::kWarps * 32,
                             dynamic_shared_bytes<LowOccupancyStorage<Round>>(), stream);
-  if (rows_are_float4(q) && rows_are_float4(k) && rows_are_float4(v)) {
+  if (rows_are_16_bytes(q) && rows_are_16_bytes(k) && rows_are_16_bytes(v)) {
     launch(config, low_occupancy_kernel<Round, 4>, q, k, v, o, column_tiles);
   } else {
     launch(config, low_occupancy_kernel<Round, 1>, q, k, v, o, column_tiles);
@@ -265,7 +265,7 @@ void dispatch_columns(TensorView<const float> q, TensorView<const float> k,
 // [/doc:dispatch_columns]
 
 // The causal product for few heads: the same function, arguments and errors as
-// double_buffer_causal_product.
+// double_buffer_causal_product, for float tensors only.
 inline void low_occupancy_causal_product(TensorView<const float> q,  // [B, H, L, E]
                                          TensorView<const float> k,  // [B, H, Lk, E]
                                          TensorView<const float> v,  // [B, H, Lk, M]

@@ -13,8 +13,9 @@ constexpr int64_t kMaxLength = int64_t{1} << 30;  // kernels count time steps in
 
 // Throws std::invalid_argument, in one line, unless q [B, H, L, E], k [B, H, Lk, E], v [B, H, Lk, M]
 // and o [B, H, L, M] fit together, E is at most 512 and no length over 2^30.
-inline void check_causal_product(const TensorView<const float>& q, const TensorView<const float>& k,
-                                 const TensorView<const float>& v, const TensorView<float>& o) {
+template <class T>
+void check_causal_product(const TensorView<const T>& q, const TensorView<const T>& k,
+                          const TensorView<const T>& v, const TensorView<T>& o) {
   auto require = [](bool holds, const char* what) {
     if (!holds) throw std::invalid_argument(std::string("causal product: ") + what);
   };

@@ -49,12 +49,17 @@ TensorView<T> flip(const TensorView<T>& x) {
   return flipped;
 }
 
-// Whether rows can be read four elements of 4 bytes at a time: every row begins on 16 bytes and
-// holds whole fours.
+// How many elements 16 bytes hold, the most that a thread reads at once.
 template <class T>
-bool rows_are_float4(const TensorView<T>& x) {
-  return reinterpret_cast<uintptr_t>(x.data) % 16 == 0 && x.D % 4 == 0 && x.stride_b % 4 == 0 &&
-         x.stride_h % 4 == 0 && x.stride_l % 4 == 0;
+inline constexpr int kElementsPer16Bytes = 16 / sizeof(T);
+
+// Whether rows can be read 16 bytes at a time: every row begins on 16 bytes and holds a whole
+// number of them.
+template <class T>
+bool rows_are_16_bytes(const TensorView<T>& x) {
+  constexpr int kVector = kElementsPer16Bytes<T>;
+  return reinterpret_cast<uintptr_t>(x.data) % 16 == 0 && x.D % kVector == 0 &&
+         x.stride_b % kVector == 0 && x.stride_h % kVector == 0 && x.stride_l % kVector == 0;
 }
 
 }  // namespace attn
