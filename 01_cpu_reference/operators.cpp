@@ -1,8 +1,38 @@
 #include "01_cpu_reference/operators.hpp"
 
+#include <cmath>
+#include <limits>
+
 #include "01_cpu_reference/causal_product.hpp"
+#include "01_cpu_reference/gla.hpp"
 
 namespace attn::reference {
+namespace {
+
+// log(1 / (1 + exp(-x))), without the exponential of a large number.
+float logsigmoid(float x) { return std::fmin(x, 0.0f) - std::log1p(std::exp(-std::fabs(x))); }
+
+float mild_gate(float x) { return logsigmoid(x) / 16; }
+
+float resetting_gate(float x) {
+  constexpr float kOneIn50 = 2.054f;  // so many draws of N(0, 1) lie above
+  if (x > kOneIn50) return -std::numeric_limits<float>::infinity();
+  if (x < -kOneIn50) return -1e4f;
+  return mild_gate(x);
+}
+
+}  // namespace
+
+const Gates kMildGates = {"mild", mild_gate};
+const Gates kStrongGates = {"strong", logsigmoid};
+const Gates kExponentialGates = {"exponential", [](float x) { return -std::exp(x); }};
+const Gates kResettingGates = {"resets", resetting_gate};
+const Gates kNoGates = {"ungated", [](float) { return 0.0f; }, /*scaled=*/false};
+
+const std::array<Gates, 5> kAllGates = {kMildGates, kStrongGates, kExponentialGates,
+                                        kResettingGates, kNoGates};
+
+double Gates::scale(int64_t E) const { return scaled ? 1 / std::sqrt(double(E)) : 1; }
 
 driver::Operator causal_product_operator() {
   using driver::Axes;
@@ -16,6 +46,26 @@ driver::Operator causal_product_operator() {
           },
       // The recurrence: one multiply-add per element of S to update it, one to read it.
       .flops = [](const Shape& s) { return 4.0 * s.B * s.H * s.L * s.E * s.M; },
+  };
+}
+
+driver::Operator gla_operator(const Gates& gates) {
+  using driver::Axes;
+  return {
+      .name = "gated linear attention",
+      .inputs = {{"q", Axes::BHLE},
+                 {"k", Axes::BHLE},
+                 {"v", Axes::BHLM},
+                 {"g", Axes::BHLE, gates.from_normal}},
+      .outputs = {{"o", Axes::BHLM}},
+      .reference =
+          [gates](const Shape& s, const std::vector<Matrix>& inputs) {
+            return std::vector<Matrix>{
+                gla(inputs[0], inputs[1], inputs[2], inputs[3], gates.scale(s.E), Matrix(s.E, s.M))
+                    .o};
+          },
+      // The recurrence: a multiplication per element of S to decay it, then as the causal product.
+      .flops = [](const Shape& s) { return 5.0 * s.B * s.H * s.L * s.E * s.M; },
   };
 }
 

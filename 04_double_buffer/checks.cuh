@@ -11,55 +11,12 @@
 #include "04_double_buffer/layer.cuh"
 #include "common/compare.hpp"
 #include "common/device_buffer.hpp"
+#include "common/driver/check_operand.hpp"
 #include "common/driver/stage.hpp"
-#include "common/inputs.hpp"
 
 namespace attn::double_buffer {
 
-// A seeded tensor, on the host for the reference and on the device for the kernel.
-class Operand {
- public:
-  Operand(const char* name, int64_t B, int64_t H, int64_t L, int64_t D, Layout layout)
-      : host_(B * H * L * D), host_view_(dense_view(host_.data(), B, H, L, D, layout)) {
-    fill_normal(host_view_, /*seed=*/1, name);
-    device_ = DeviceBuffer<float>(host_);
-  }
-
-  TensorView<float> device() const {
-    TensorView<float> view = host_view_;
-    view.data = device_.data();
-    return view;
-  }
-
-  Matrix slice(int64_t b, int64_t h) const {
-    Matrix x(host_view_.L, host_view_.D);
-    for (int64_t t = 0; t < x.rows; ++t) {
-      for (int64_t d = 0; d < x.cols; ++d) x(t, d) = host_view_.row(b, h, t)[d];
-    }
-    return x;
-  }
-
-  // An output: every element NaN until it is written.
-  void poison() { cuda_check(cudaMemset(device_.data(), 0xff, device_.size() * sizeof(float))); }
-
-  // Compares the device's content with `truth(b, h)`, slice by slice.
-  template <class Truth>
-  Comparison compare_with(double tolerance, Truth&& truth) {
-    device_.copy_to(host_.data());
-    Comparison all;
-    for (int64_t b = 0; b < host_view_.B; ++b) {
-      for (int64_t h = 0; h < host_view_.H; ++h) {
-        all.merge(compare<float>(host_view_, b, h, truth(b, h), tolerance));
-      }
-    }
-    return all;
-  }
-
- private:
-  std::vector<float> host_;
-  TensorView<float> host_view_;
-  DeviceBuffer<float> device_;
-};
+using Operand = driver::CheckOperand<float>;
 
 inline Comparison check_reversed(int64_t heads, int64_t L, int64_t E, int64_t M, Layout layout) {
   const Operand q("q", 1, heads, L, E, layout), k("k", 1, heads, L, E, layout);

@@ -1,8 +1,9 @@
-// The element types of tensors, on the host: conversion to and from float, and the step from a
-// Dtype known at run time to a type known to the compiler.
+// The element types of tensors: conversion to and from float, on the host and in kernels, and the
+// step from a Dtype known at run time to a type known to the compiler.
 #pragma once
 
 #include <cuda_bf16.h>
+#include <cuda_runtime.h>
 
 #include <type_traits>
 #include <utility>
@@ -17,11 +18,11 @@ inline constexpr Dtype dtype_of = [] {
   return std::is_same_v<T, float> ? Dtype::f32 : Dtype::bf16;
 }();
 
-inline float to_float(float x) { return x; }
-inline float to_float(__nv_bfloat16 x) { return __bfloat162float(x); }
+__host__ __device__ inline float to_float(float x) { return x; }
+__host__ __device__ inline float to_float(__nv_bfloat16 x) { return __bfloat162float(x); }
 
 template <class T>
-T from_float(float x) {
+__host__ __device__ T from_float(float x) {
   if constexpr (std::is_same_v<T, float>) {
     return x;
   } else {

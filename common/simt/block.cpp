@@ -83,7 +83,7 @@ void Block::begin(const Launch& launch, uint64_t index) {
   if constexpr (kTsan) {
     // Fresh in every block: what a fiber or a tag has seen before would order this block's threads
     // after those of another, and a stack that others have used would seem to be raced for.
-    tsan_tags_ = std::make_unique<uint64_t[]>(launch.threads + 1);
+    tsan_tags_ = std::make_unique<uint64_t[]>(launch.threads + kNamedBarriers);
     tsan_stacks_ = map_stacks(launch.threads);
     for (int i = 0; i < launch.threads; ++i) {
       if (i == int(fibers_.size())) {
@@ -98,6 +98,7 @@ void Block::begin(const Launch& launch, uint64_t index) {
   random_ = launch.seed ^ (index * 0xd1342543de82ef95u);
   ended_ = at_barrier_ = round_size_ = round_position_ = 0;
   divergent_ = failed_ = false;
+  for (NamedBarrier& barrier : named_barriers_) barrier = {};
   error_.clear();
   static_type_ = nullptr;
   make_all_ready();
@@ -203,10 +204,13 @@ bool Block::start_round() {
 }
 
 void Block::make_all_ready() {
-  const int whole_warps = launch_->threads / kWarpSize;
-  for (int w = 0; w < whole_warps; ++w) next_[w] = 0xffffffffu;
-  const int rest = launch_->threads % kWarpSize;
-  if (rest > 0) next_[whole_warps] = (1u << rest) - 1;
+  for (int w = 0; w * kWarpSize < launch_->threads; ++w) next_[w] = lanes_of(w);
+}
+
+// The last warp may have fewer than 32.
+unsigned Block::lanes_of(int warp) const {
+  const int lanes = launch_->threads - warp * kWarpSize;
+  return lanes < kWarpSize ? (1u << lanes) - 1 : 0xffffffffu;
 }
 
 inline void Block::continue_with(Fiber& from, int id) {
@@ -261,18 +265,27 @@ void Block::barrier(Site site) {
   suspend();
 }
 
-void Block::release_barrier() {
-  if (!static_shared_.intact() || !dynamic_shared_.intact()) {
-    fail(barrier_site_, damaged_shared_memory());
+void Block::require_intact_shared_memory(Site site) {
+  if (!static_shared_.intact() || !dynamic_shared_.intact()) fail(site, damaged_shared_memory());
+}
+
+// To ThreadSanitizer: these lanes go on after all that was released with the tag.
+void Block::acquire(void* tag, int warp, unsigned lanes) {
+  for (; lanes != 0; lanes &= lanes - 1) {
+    tsan::switch_to(threads_[warp * kWarpSize + __builtin_ctz(lanes)].tsan_fiber);
+    tsan::acquire(tag);
   }
+  tsan::switch_to(threads_[current_].tsan_fiber);
+}
+
+void Block::release_barrier() {
+  require_intact_shared_memory(barrier_site_);
   at_barrier_ = 0;
   make_all_ready();
   if constexpr (kTsan) {
-    for (int i = 0; i < launch_->threads; ++i) {
-      tsan::switch_to(threads_[i].tsan_fiber);
-      tsan::acquire(&tsan_tags_[launch_->threads]);
+    for (int w = 0; w * kWarpSize < launch_->threads; ++w) {
+      acquire(&tsan_tags_[launch_->threads], w, lanes_of(w));
     }
-    tsan::switch_to(threads_[current_].tsan_fiber);
   }
 }
 

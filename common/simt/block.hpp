@@ -1,9 +1,9 @@
 // The scheduler of one block: runs its threads as fibers on the calling OS thread.
 //
-// A thread runs until it must wait (at the block's barrier or for other lanes of its warp); then
-// the next ready thread continues. Ready threads run in rounds: those that become ready in a round
-// run in the next, in the order that SIMT_ORDER asks for. When none is ready and not all have
-// ended, the kernel has broken a rule, and report.cpp says which.
+// A thread runs until it must wait (at a barrier or for other lanes of its warp); then the next
+// ready thread continues. Ready threads run in rounds: those that become ready in a round run in
+// the next, in the order that SIMT_ORDER asks for. When none is ready and not all have ended, the
+// kernel has broken a rule, and report.cpp says which.
 //
 // Threads that never wait cost no switch: a fiber whose thread has ended starts the next thread.
 #pragma once
@@ -40,6 +40,7 @@ class Block {
  public:
   static constexpr int kMaxThreads = 1024;
   static constexpr int kWarpSize = 32;
+  static constexpr int kNamedBarriers = 16;  // of which number 0 is the block's own
 
   Block();
   Block(const Block&) = delete;
@@ -56,6 +57,7 @@ class Block {
 
   // Called by the threads of the block.
   void barrier(Site site);
+  void named_barrier(const char* name, const NamedBarrierOperands& operands, Site site);
   void collective(WarpRequest& request);
   void* static_shared(std::size_t bytes, const void* type);
   void* dynamic_shared(std::size_t least_bytes);
@@ -106,6 +108,14 @@ class Block {
     int group_count = 0;
   };
 
+  // The arrivals at a named barrier since it was last complete.
+  struct NamedBarrier {
+    int threads = 0;       // how many it takes
+    int arrived = 0;       // threads, by whole warps
+    uint32_t waiting = 0;  // the warps among them that wait, a bit each
+    Site site;             // of the first
+  };
+
   struct Cancelled {};  // unwinds the threads of a block that has failed
 
   // block.cpp
@@ -120,11 +130,18 @@ class Block {
   void continue_with(Fiber& from, int id);
   void release_barrier();
   void make_all_ready();
+  unsigned lanes_of(int warp) const;
+  void require_intact_shared_memory(Site site);
+  void acquire(void* tag, int warp, unsigned lanes);
+
+  // warp.cpp
+  bool meet(WarpRequest& request);
 
   // report.cpp
   std::string describe(Site site, const std::string& what) const;
   std::string describe_deadlock() const;
   std::string describe_waiting() const;
+  int waits_at_named_barrier(int warp) const;
   std::string damaged_shared_memory() const;
 
   static inline constinit thread_local Block* running_ = nullptr;
@@ -148,6 +165,8 @@ class Block {
   Site barrier_site_;
   bool divergent_ = false;  // threads wait at different barriers
 
+  std::array<NamedBarrier, kNamedBarriers> named_barriers_;
+
   SharedRegion static_shared_, dynamic_shared_;
   const void* static_type_ = nullptr;
 
@@ -160,12 +179,14 @@ class Block {
 
   void* tsan_main_;
   void* tsan_stacks_ = nullptr;
-  std::unique_ptr<uint64_t[]> tsan_tags_;  // one per thread, and the barrier's
+  std::unique_ptr<uint64_t[]> tsan_tags_;  // one per thread, and the barriers'
 };
 
 inline bool same_site(const Site& a, const Site& b) {
   return a.line == b.line && (a.file == b.file || __builtin_strcmp(a.file, b.file) == 0);
 }
+
+std::string to_string(const Site& site);  // "file:line"
 
 // Every CUDA thread releases this as it ends; the launch acquires it.
 extern char tsan_launch_tag;

@@ -6,11 +6,11 @@
 
 namespace simt {
 
-namespace {
-
 std::string to_string(const Site& site) {
   return std::string(site.file) + ":" + std::to_string(site.line);
 }
+
+namespace {
 
 // "0-31, 40" from a sequence of numbers in ascending order.
 std::string ranges(const std::vector<int>& numbers) {
@@ -44,6 +44,14 @@ std::string Block::describe(Site site, const std::string& what) const {
          to_string(launch_->site) + "]";
 }
 
+// The number of the named barrier, 0 if none.
+int Block::waits_at_named_barrier(int warp) const {
+  for (int id = 1; id < kNamedBarriers; ++id) {
+    if (named_barriers_[id].waiting >> warp & 1) return id;
+  }
+  return 0;
+}
+
 // All threads of the block, by what they are waiting for.
 std::string Block::describe_waiting() const {
   std::map<std::string, std::vector<int>> by_place;
@@ -52,12 +60,17 @@ std::string Block::describe_waiting() const {
     const Warp& warp = warps_[i / kWarpSize];
     unsigned in_collective = 0;
     for (int g = 0; g < warp.group_count; ++g) in_collective |= warp.groups[g].arrived;
+    const int named = waits_at_named_barrier(i / kWarpSize);
     if (threads_[i].fiber == nullptr) {
       place = "exited";
     } else if (in_collective >> (i % kWarpSize) & 1) {
       const WarpRequest& request = *warp.requests[i % kWarpSize];
       place = std::string("in ") + request.name + " at " + to_string(request.site) + " for mask " +
               hexadecimal(request.mask);
+    } else if (named != 0) {
+      place = "in named_barrier_sync at " + to_string(threads_[i].site) + " for barrier " +
+              std::to_string(named) + ", where " + std::to_string(named_barriers_[named].arrived) +
+              " of " + std::to_string(named_barriers_[named].threads) + " threads have arrived";
     } else {
       place = "in __syncthreads at " + to_string(threads_[i].site);
     }
@@ -97,6 +110,11 @@ std::string Block::describe_deadlock() const {
                     "divergent barrier: the threads of a block must all reach "
                     "the same __syncthreads; " +
                         describe_waiting());
+  }
+  for (int w = 0; w * kWarpSize < launch_->threads; ++w) {
+    if (waits_at_named_barrier(w) == 0) continue;
+    return describe(threads_[w * kWarpSize].site,
+                    "named_barrier_sync waits for ever; " + describe_waiting());
   }
   return describe(barrier_site_, "barrier that not all threads reach; " + describe_waiting());
 }

@@ -9,13 +9,14 @@
 
 namespace simt {
 
-void Block::collective(WarpRequest& request) {
+// The running thread posts its part. True if all lanes of the mask have come: then it makes the
+// others ready; else it must suspend itself.
+bool Block::meet(WarpRequest& request) {
   const int id = current_;
   const int lane = id % kWarpSize;
   Warp& warp = warps_[id / kWarpSize];
   // A full mask is right in a block's last warp even if it has fewer lanes.
-  const int lanes_here = std::min(kWarpSize, launch_->threads - id / kWarpSize * kWarpSize);
-  if (lanes_here < kWarpSize) request.mask &= (1u << lanes_here) - 1;
+  request.mask &= lanes_of(id / kWarpSize);
   const unsigned mask = request.mask;
   if (!(mask >> lane & 1)) {
     fail(request.site, std::string(request.name) + ": lane " + std::to_string(lane) + " of warp " +
@@ -33,29 +34,27 @@ void Block::collective(WarpRequest& request) {
   if (g == warp.group_count) warp.groups[warp.group_count++] = {mask, 0};
   Group& group = warp.groups[g];
   group.arrived |= 1u << lane;
+  if (group.arrived != mask) return false;
+  group = warp.groups[--warp.group_count];
+  return true;
+}
+
+void Block::collective(WarpRequest& request) {
+  const bool complete = meet(request);
+  const int warp = current_ / kWarpSize;
 
   // Only __syncwarp orders memory. The tag of the mask's first lane will do for every mask that
   // it leads: what it has collected, that lane has seen too.
   void* tag = nullptr;
   if (kTsan && request.execute == execute_syncwarp) {
-    tag = &tsan_tags_[id - lane + __builtin_ctz(mask)];
+    tag = &tsan_tags_[warp * kWarpSize + __builtin_ctz(request.mask)];
     tsan::release(tag);
   }
 
-  if (group.arrived != mask) {
-    suspend();
-    return;
-  }
-  group = warp.groups[--warp.group_count];
-  request.execute(warp.requests.data(), mask);
-  next_[id / kWarpSize] |= mask & ~(1u << lane);
-  if (tag != nullptr) {
-    for (unsigned rest = mask; rest != 0; rest &= rest - 1) {
-      tsan::switch_to(threads_[id - lane + __builtin_ctz(rest)].tsan_fiber);
-      tsan::acquire(tag);
-    }
-    tsan::switch_to(threads_[id].tsan_fiber);
-  }
+  if (!complete) return suspend();
+  request.execute(warps_[warp].requests.data(), request.mask);
+  next_[warp] |= request.mask & ~(1u << current_ % kWarpSize);
+  if (tag != nullptr) acquire(tag, warp, request.mask);
 }
 
 void warp_collective(WarpRequest& request) { Block::running().collective(request); }

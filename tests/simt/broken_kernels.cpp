@@ -8,6 +8,7 @@
 
 #include "common/device_buffer.hpp"
 #include "common/launch.cuh"
+#include "common/ptx/named_barrier.cuh"
 #include "common/shared_storage.cuh"
 
 namespace attn {
@@ -54,6 +55,31 @@ __global__ void missing_barrier_kernel(float* out) {
   out[i] = smem.values[127 - i];  // FAULT(missing_barrier)
 }
 
+__global__ void missing_named_barrier_kernel(float* out) {
+  auto& smem = shared_storage<Storage>();
+  const int i = threadIdx.x;
+  if (i < 64) {
+    smem.values[i] = float(i);
+    named_barrier_arrive(1, 128);
+  } else {
+    named_barrier_arrive(1, 128);  // named_barrier_sync is meant
+    out[i] = smem.values[i - 64];  // FAULT(missing_named_barrier)
+  }
+}
+
+__global__ void early_refill_kernel(float* out) {
+  auto& smem = shared_storage<Storage>();
+  const int i = threadIdx.x;
+  if (i < 64) {
+    smem.values[i] = float(i);
+    named_barrier_arrive(1, 128);
+    smem.values[i] = 0.0f;  // FAULT(early_refill): the readers have not handed it back
+  } else {
+    named_barrier_sync(1, 128);
+    out[i] = smem.values[i - 64];
+  }
+}
+
 __global__ void missing_syncwarp_kernel(float* out) {
   auto& smem = shared_storage<Storage>();
   const int i = threadIdx.x;
@@ -95,6 +121,14 @@ int run(const std::string& name) {
       {"missing_barrier",
        [&] {
          launch({1, 128}, missing_barrier_kernel, out.data());
+       }},
+      {"missing_named_barrier",
+       [&] {
+         launch({1, 128}, missing_named_barrier_kernel, out.data());
+       }},
+      {"early_refill",
+       [&] {
+         launch({1, 128}, early_refill_kernel, out.data());
        }},
       {"missing_syncwarp",
        [&] {

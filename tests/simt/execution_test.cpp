@@ -9,6 +9,7 @@
 
 #include "common/device_buffer.hpp"
 #include "common/launch.cuh"
+#include "common/ptx/named_barrier.cuh"
 
 #if defined(__has_feature)
 #if __has_feature(thread_sanitizer)
@@ -77,6 +78,31 @@ TEST_P(InEveryOrder, ManyBarriersInManyBlocks) {
       ASSERT_EQ(got[i], (i % threads + rounds) % threads) << threads << " threads";
     }
   }
+}
+
+// Warp 0 hands a number to warp 1 through one barrier and leaves an arrival at another, which the
+// next block uses.
+__global__ void left_over_kernel(int* out) {
+  int* smem = dynamic_shared<int>();
+  const int used = 1 + blockIdx.x % 2, left_over = 2 - blockIdx.x % 2;
+  if (threadIdx.x < 32) {
+    smem[threadIdx.x] = int(threadIdx.x);
+    named_barrier_arrive(used, 64);
+    named_barrier_arrive(left_over, 64);
+  } else {
+    named_barrier_sync(used, 64);
+    out[blockIdx.x * 32 + threadIdx.x - 32] = smem[63 - threadIdx.x];
+  }
+}
+
+TEST_P(InEveryOrder, ArrivalsThatAreLeftOverEndWithTheirBlock) {
+  constexpr int blocks = 4;
+  setenv("SIMT_THREADS", "1", 1);  // one worker's blocks follow each other
+  const DeviceBuffer<int> out(blocks * 32);
+  launch({blocks, 64, 32 * sizeof(int)}, left_over_kernel, out.data());
+  unsetenv("SIMT_THREADS");
+  const std::vector<int> got = out.to_host();
+  for (int n = 0; n < blocks * 32; ++n) EXPECT_EQ(got[n], 31 - n % 32);
 }
 
 __global__ void count_kernel(unsigned long long* blocks, int* last_x, bool with_barrier) {

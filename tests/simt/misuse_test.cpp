@@ -13,6 +13,7 @@
 #include "common/ptx/cp_async.cuh"
 #include "common/ptx/ldmatrix.cuh"
 #include "common/ptx/mma.cuh"
+#include "common/ptx/named_barrier.cuh"
 #include "common/shared_storage.cuh"
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -193,6 +194,87 @@ TEST_P(InEveryOrder, Deadlock) {
                {1, 64}, circle_kernel, out.data());
 }
 
+constexpr int kNamedLine = __LINE__ + 2;
+__global__ void named_barrier_kernel(int barrier, int threads) {
+  named_barrier_sync(barrier, threads);
+}
+
+TEST_P(InEveryOrder, NamedBarrierThatDoesNotExist) {
+  for (int barrier : {-1, 0, 16}) {
+    expect_error({at_line(kNamedLine), "named_barrier_sync: barrier " + std::to_string(barrier) +
+                                           " for 64 threads; barriers are 1 to 15"},
+                 {1, 64}, named_barrier_kernel, barrier, 64);
+  }
+}
+
+TEST_P(InEveryOrder, NamedBarrierForANumberOfThreadsThatCannotArrive) {
+  for (int threads : {-32, 0, 1, 48}) {
+    expect_error({at_line(kNamedLine), "barrier 1 for " + std::to_string(threads) +
+                                           " threads, which must be a multiple of 32"},
+                 {1, 64}, named_barrier_kernel, 1, threads);
+  }
+  expect_error({"barrier 15 for 96 threads, the block has 64"}, {1, 64}, named_barrier_kernel, 15,
+               96);
+}
+
+constexpr int kTwoCountsLine = __LINE__ + 3;
+__global__ void two_counts_kernel() {
+  if (threadIdx.x < 32) {
+    named_barrier_sync(1, 64);
+  } else {
+    named_barrier_arrive(1, 96);
+  }
+}
+
+TEST_P(InEveryOrder, NamedBarrierForDifferentNumbersOfThreads) {
+  const std::string file = __FILE__;
+  expect_error({"barrier 1 for ", ", but for ", file + ":" + std::to_string(kTwoCountsLine),
+                file + ":" + std::to_string(kTwoCountsLine + 2)},
+               {1, 96}, two_counts_kernel);
+}
+
+__global__ void two_names_kernel() { named_barrier_sync(1 + threadIdx.x % 2, 32); }
+
+TEST_P(InEveryOrder, LanesOfAWarpAtDifferentNamedBarriers) {
+  expect_error({"named_barrier_sync: barrier ", "other lanes of the warp disagree"}, {1, 32},
+               two_names_kernel);
+}
+
+constexpr int kMissingAtNamedLine = __LINE__ + 3;
+__global__ void missing_at_named_barrier_kernel() {
+  if (threadIdx.x == 37) return;
+  named_barrier_arrive(1, 64);
+}
+
+TEST_P(InEveryOrder, MissingLaneAtANamedBarrier) {
+  expect_error({at_line(kMissingAtNamedLine), "named_barrier_arrive waits for ever",
+                "lane 5 of warp 1", "threads 0-31, 37 have exited"},
+               {1, 64}, missing_at_named_barrier_kernel);
+}
+
+constexpr int kStarvedLine = __LINE__ + 4;
+__global__ void starved_kernel() {
+  const int warp = threadIdx.x / 32;
+  if (warp == 0 || warp == 2) {
+    named_barrier_sync(7, 128);
+  } else if (warp == 1) {
+    named_barrier_arrive(7, 128);
+  } else {
+    __syncthreads();
+  }
+}
+
+TEST_P(InEveryOrder, NamedBarrierThatTooFewReach) {
+  const std::string file = __FILE__;
+  expect_error(
+      {at_line(kStarvedLine), "named_barrier_sync waits for ever",
+       "threads 0-31, 64-95 wait in named_barrier_sync at " + file + ":" +
+           std::to_string(kStarvedLine) + " for barrier 7, where 96 of 128 threads have arrived",
+       "threads 32-63 have exited",
+       "threads 96-127 wait in __syncthreads at " + file + ":" + std::to_string(kStarvedLine + 4)},
+      {1, 128}, starved_kernel);
+}
+
 #ifndef WITH_ASAN  // which stops at the write itself: broken_kernels.cpp
 struct SmallStorage {
   float values[64];
@@ -212,6 +294,18 @@ TEST_P(InEveryOrder, WriteBesideSharedMemory) {
     expect_error({at_line(kOverrunLine), "out of bounds", "256 bytes of static shared memory"},
                  {1, 64}, overrun_kernel, out.data(), offset);
   }
+}
+
+constexpr int kOverrunAtNamedLine = __LINE__ + 4;
+__global__ void overrun_at_named_barrier_kernel(int offset) {
+  auto& smem = shared_storage<SmallStorage>();
+  if (threadIdx.x == 7) smem.values[offset] = 1.0f;
+  named_barrier_sync(1, 64);
+}
+
+TEST_P(InEveryOrder, WriteBesideSharedMemoryBeforeANamedBarrier) {
+  expect_error({at_line(kOverrunAtNamedLine), "out of bounds"}, {1, 64},
+               overrun_at_named_barrier_kernel, 64);
 }
 
 // No barrier follows: found when the block ends.
@@ -317,6 +411,31 @@ TEST_P(InEveryOrder, MissingBarrierGivesAWrongResult) {
   bool right = true;
   for (int i = 0; i < 128; ++i) right &= got[i] == float((i + 1) % 128 + (i + 127) % 128);
   EXPECT_FALSE(right);
+}
+
+// Two roles exchange their values: whichever comes first must wait.
+__global__ void exchange_kernel(float* out, bool wait) {
+  auto& smem = shared_storage<Storage>();
+  const int i = threadIdx.x;
+  smem.values[i] = float(i);
+  if (i < 64) {
+    if (wait) named_barrier_sync(1, 128);
+    out[i] = smem.values[i + 64];
+  } else {
+    if (wait) named_barrier_sync(1, 128);
+    out[i] = smem.values[i - 64];
+  }
+}
+
+TEST_P(InEveryOrder, MissingNamedBarrierGivesAWrongResult) {
+  const DeviceBuffer<float> out(128);
+  for (bool wait : {true, false}) {
+    launch({1, 128}, exchange_kernel, out.data(), wait);
+    const std::vector<float> got = out.to_host();
+    bool right = true;
+    for (int i = 0; i < 128; ++i) right &= got[i] == float((i + 64) % 128);
+    EXPECT_EQ(right, wait);
+  }
 }
 
 __global__ void missing_syncwarp_kernel(float* out) {

@@ -7,6 +7,7 @@
 #include "02_naive_cuda/kernel.cuh"
 #include "03_shared_mem/kernel.cuh"
 #include "04_double_buffer/causal_product.cuh"
+#include "05_chunked_gla/operands.cuh"
 
 namespace attn {
 namespace {
@@ -59,6 +60,57 @@ TEST(Operands, OnlyStage04TakesUnequalLengthsAndOnlyForward) {
   EXPECT_EQ(error_of([](auto... x) { naive::causal_product(x...); }, q, k, v, o), expected);
   EXPECT_EQ(error_of([](auto... x) { shared_mem::causal_product(x...); }, q, k, v, o), expected);
   EXPECT_EQ(error_of(reversed, q, k, v, o), expected);
+}
+
+chunked_gla::GlaOperands<float> gla_operands() {
+  const auto q = view(2, 8, 16), v = view(2, 8, 32);
+  return {q, q, v, q, v, /*scale=*/1};
+}
+
+std::string error_of(const chunked_gla::GlaOperands<float>& x) {
+  try {
+    check_gla(x);
+  } catch (const std::invalid_argument& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(Operands, GatedLinearAttentionChecksThem) {
+  const std::string prefix = "gated linear attention: ";
+  EXPECT_EQ(error_of(gla_operands()), "no error");
+  auto x = gla_operands();
+  x.g = view(1, 8, 16);
+  EXPECT_EQ(error_of(x), prefix + "q, k, v, g and o differ in H");
+  x = gla_operands();
+  x.o = view(2, 9, 32);
+  EXPECT_EQ(error_of(x), prefix + "q, k, v, g and o differ in L");
+  x = gla_operands();
+  x.g = view(2, 8, 1);
+  EXPECT_EQ(error_of(x), prefix + "q, k and g differ in head size");
+  x = gla_operands();
+  x.o = view(2, 8, 16);
+  EXPECT_EQ(error_of(x), prefix + "v and o differ in head size");
+  x = gla_operands();
+  x.q = x.k = x.g = view(2, 8, 513);
+  EXPECT_EQ(error_of(x), prefix + "the head size of q and k is over 512");
+}
+
+TEST(Operands, GatedLinearAttentionChecksItsStates) {
+  const std::string prefix = "gated linear attention: ";
+  float memory = 0;
+  const auto state = [&](int64_t E, int64_t M) {
+    return dense_view(&memory, 1, 2, E, M, Layout::BHLD);
+  };
+  auto x = gla_operands();
+  x.initial_state = state(16, 32);
+  x.final_state = state(16, 32);
+  EXPECT_EQ(error_of(x), "no error");
+  x.initial_state = state(32, 16);
+  EXPECT_EQ(error_of(x), prefix + "the initial state is not [B, H, E, M]");
+  x = gla_operands();
+  x.final_state = state(16, 31);
+  EXPECT_EQ(error_of(x), prefix + "the final state is not [B, H, E, M]");
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What the emulator offers to the headers that spell CUDA: launch, barrier, warp collectives,
+// What the emulator offers to the headers that spell CUDA: launch, barriers, warp collectives,
 // shared memory, asynchronous copies. Kernels do not use it directly.
 #pragma once
 
@@ -27,6 +27,16 @@ void launch(dim3 grid, dim3 block, std::size_t dynamic_shared_bytes, Site site,
             void (*kernel)(const void*), const void* context);
 
 void block_barrier(Site site);
+
+// A warp's arrival at one of the barriers 1 to 15, called by all of its lanes. Those that `wait`
+// continue when `threads` threads have arrived.
+struct NamedBarrierOperands {
+  int barrier, threads;
+  bool wait;
+  bool operator==(const NamedBarrierOperands&) const = default;
+};
+void named_barrier(const char* name, const NamedBarrierOperands& operands, Site site);
+
 void thread_fence();
 
 // One lane's part in an operation of its warp. The last lane of the mask to arrive calls `execute`
