@@ -1,72 +1,53 @@
-// The preparing warps of the fused kernel: from rows of q, k and g to a packet.
+// The preparing warps of the fused kernel: they fetch rows, and turn those of q, k and g into
+// packets.
 #pragma once
 
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
-#include "05_chunked_gla/fused_packet.cuh"
+#include "05_chunked_gla/fused_block.cuh"
+#include "05_chunked_gla/fused_load.cuh"
+#include "common/ptx/cp_async.cuh"
 #include "common/ptx/exp2.cuh"
 #include "common/ptx/ldmatrix.cuh"
 #include "common/ptx/mma.cuh"
-#include "common/ptx/named_barrier.cuh"
 #include "common/warp.cuh"
 
 namespace attn::chunked_gla {
 
 constexpr float kLog2e = 1.4426950408889634f;
-// The largest |h| of a packet: factors up to 2^64 and 2^-64 leave the products of finite inputs, and
-// the state, inside the range of a float.
+// The largest |h| of a packet, to base 2: factors from 2^-64 to 2^64 keep the products of sensible
+// inputs, and the state, inside the range of a float.
 constexpr float kMildest = 64;
 
-__device__ __forceinline__ float2 load_pair(const float* x) {
-  return *reinterpret_cast<const float2*>(x);
-}
-__device__ __forceinline__ float2 load_pair(const __nv_bfloat16* x) {
-  const uint32_t pair = *reinterpret_cast<const uint32_t*>(x);
-  return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u)};
-}
-
-// Two floats as bf16, the first in the low half; and what that leaves of them.
-__device__ __forceinline__ uint32_t pack_bf16(float x, float y) {
-  const __nv_bfloat162 pair = __floats2bfloat162_rn(x, y);
-  uint32_t bits;
-  memcpy(&bits, &pair, sizeof bits);
-  return bits;
-}
-__device__ __forceinline__ uint32_t pack_remainder(float x, float y, uint32_t packed) {
-  return pack_bf16(x - __uint_as_float(packed << 16), y - __uint_as_float(packed & 0xffff0000u));
-}
-
-// The rows of a sub-chunk that go into a packet.
+// [doc:window]
+// The rows of a sub-chunk that go into one packet: all 16, unless gates are strong.
 struct Window {
   int first, last;
   __device__ bool contains(int row) const { return first <= row && row <= last; }
-  // x_i = c_i - h = sum over j of weight(i, j) g_j.
+  // c_i - h is the sum over j of weight(i, j) g_j.
   __device__ float weight(int i, int j) const {
     return first < j && j <= last ? (j <= i ? 0.5f : -0.5f) : 0.0f;
   }
 };
+// [/doc:window]
 
-// The exponents x = c - h, to base 2, of 16 rows and 64 columns as accumulator fragments: the
-// product of a matrix of weights, +-1/2 log2(e), and the gates. The weight is a sum of two bf16.
+// [doc:centred_gates]
+// x = c - h, to base 2, of 16 rows and 8 kTiles columns as accumulator fragments: the product of a
+// matrix of weights, +-1/2 log2(e), and the gates. The weight is the sum of two bf16.
 template <bool kWhole, int kTiles>
-__device__ __forceinline__ void centered_gates(float (&x)[kTiles][4], const __nv_bfloat16* g_smem,
-                                               int pitch, Window window) {
+__device__ __forceinline__ void centred_gates(float (&x)[kTiles][4], const __nv_bfloat16* g_smem,
+                                              int pitch, Window window) {
   const int lane = threadIdx.x % kWarp;
   const int row = lane / 4, pair = lane % 4 * 2;
-  uint32_t high[4], low[4], keep[2];
+  uint32_t high[4], low[4], inside[2];
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const int r = row + i % 2 * 8, j = pair + i / 2 * 8;
     const float w0 = window.weight(r, j) * kLog2e, w1 = window.weight(r, j + 1) * kLog2e;
-    high[i] = pack_bf16(w0, w1);
-    low[i] = pack_remainder(w0, w1, high[i]);
-  }
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const int j = pair + i * 8;
-    keep[i] = (window.weight(0, j) != 0 ? 0xffffu : 0) |
-              (window.weight(0, j + 1) != 0 ? 0xffff0000u : 0);
+    high[i] = pack_high(w0, w1);
+    low[i] = pack_low(w0, w1, high[i]);
+    inside[i / 2] = (w0 != 0 ? 0xffffu : 0) | (w1 != 0 ? 0xffff0000u : 0);
   }
   const __nv_bfloat16* matrix = g_smem + lane % 16 * pitch + lane / 16 * 8;
 #pragma unroll
@@ -76,7 +57,7 @@ __device__ __forceinline__ void centered_gates(float (&x)[kTiles][4], const __nv
     // A gate outside the window must not count even if it is -inf.
     if constexpr (!kWhole) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) g[i] &= keep[i % 2];
+      for (int i = 0; i < 4; ++i) g[i] &= inside[i % 2];
     }
     const float zero[4] = {};
     mma_m16n8k16(x[n], low, {g[0], g[1]}, zero);
@@ -85,11 +66,12 @@ __device__ __forceinline__ void centered_gates(float (&x)[kTiles][4], const __nv
     mma_m16n8k16(x[n + 1], high, {g[2], g[3]}, x[n + 1]);
   }
 }
+// [/doc:centred_gates]
 
-// The same of float gates, each times log2(e) and then the sum of two tf32.
+// The same of float gates: here each gate, times log2(e), is the sum of two tf32.
 template <bool kWhole, int kTiles>
-__device__ __forceinline__ void centered_gates(float (&x)[kTiles][4], const float* g_smem, int pitch,
-                                               Window window) {
+__device__ __forceinline__ void centred_gates(float (&x)[kTiles][4], const float* g_smem, int pitch,
+                                              Window window) {
   const int lane = threadIdx.x % kWarp;
   const int row = lane / 4, column = lane % 4;
 #pragma unroll
@@ -110,9 +92,9 @@ __device__ __forceinline__ void centered_gates(float (&x)[kTiles][4], const floa
       uint32_t high[2], low[2];
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const float gate = g_smem[(j + i * 4) * pitch + n * 8 + row] * kLog2e;
-        const float g = kWhole || window.weight(0, j + i * 4) != 0 ? gate : 0;
-        high[i] = __float_as_uint(g) & 0xffffe000u;
+        const bool inside = kWhole || window.weight(0, j + i * 4) != 0;
+        const float g = inside ? g_smem[(j + i * 4) * pitch + n * 8 + row] * kLog2e : 0;
+        high[i] = __float_as_uint(g) & 0xffffe000u;  // what tf32 keeps of a float
         low[i] = __float_as_uint(g - __uint_as_float(high[i]));
       }
       mma_m16n8k8_tf32(x[n], weights, high, x[n]);
@@ -121,134 +103,232 @@ __device__ __forceinline__ void centered_gates(float (&x)[kTiles][4], const floa
   }
 }
 
-// Prepares columns [slab * 64, slab * 64 + 64) of a packet from the rows of a sub-chunk, by one
-// warp. Returns whether the gates are too strong for one packet; then it holds nothing of use.
-template <bool kWhole, class Tiling>
-__device__ __forceinline__ bool prepare(Packet<Tiling>& packet,
-                                        const typename Tiling::T* q_smem,  // [16][pitch]
-                                        const typename Tiling::T* k_smem,
-                                        const typename Tiling::T* g_smem,
-                                        const float* h_before, int pitch, int slab,
-                                        Window window) {
-  constexpr int kTiles = Tiling::kSlab / 8;
-  const int lane = threadIdx.x % kWarp;
-  const int row = lane / 4, pair = lane % 4 * 2;
-  const int column = slab * Tiling::kSlab;
-  q_smem += column;
-  k_smem += column;
-  g_smem += column;
+// One preparing warp: it owns a slab of columns of one sub-chunk of every round. Without kOutputs
+// only the state is wanted, and q is not read.
+template <class Tiling, bool kOutputs>
+class PreparingWarp {
+  using T = typename Tiling::T;
+  static constexpr int kTiles = Tiling::kSlab / 8;
+  static constexpr int kPitch = Tiling::kPitch;
+  static constexpr int kThreads = Tiling::kPrepareWarps * kWarp;
 
-  float x[kTiles][4];
-  centered_gates<kWhole>(x, g_smem, pitch, window);
-  if constexpr (kWhole) {
-    // The first row has the largest x, -h. A NaN, from an infinite gate, is no mild one either.
-    bool mild = true;
-#pragma unroll
-    for (int n = 0; n < kTiles; ++n) mild = mild && x[n][0] <= kMildest && x[n][1] <= kMildest;
-    if (!__all_sync(kFullWarp, mild)) return true;
-  }
+ public:
+  __device__ __forceinline__ explicit PreparingWarp(const Block<Tiling>& block)
+      : block_(block),
+        lane_(threadIdx.x % kWarp),
+        sub_((threadIdx.x / kWarp - Tiling::kStateWarps) / Tiling::kSlabs),
+        slab_((threadIdx.x / kWarp - Tiling::kStateWarps) % Tiling::kSlabs),
+        column_(slab_ * Tiling::kSlab),
+        q_rows_(block.x.q, block.b, block.h, block.begin, 0, thread()),
+        k_rows_(block.x.k, block.b, block.h, block.begin, 0, thread()),
+        g_rows_(block.x.g, block.b, block.h, block.begin, 0, thread()),
+        v_rows_(block.x.v, block.b, block.h, block.begin, block.m0, thread()) {}
 
-  float scores[2][4] = {};
-#pragma unroll
-  for (int n = 0; n < kTiles; ++n) {
-    float decay[4], grow[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      decay[i] = exp2_approx(x[n][i]);
-      grow[i] = exp2_approx(-x[n][i]);
+  // [doc:preparing_rounds]
+  // In round r the packets of round r + 1 are prepared.
+  __device__ __forceinline__ void run() {
+    for (int round = 0; round < Tiling::kSlots - 1; ++round) load(round);
+#pragma unroll 1
+    for (int round = -1; round < block_.rounds; ++round) {
+      // All copies but those of the latest rounds: the rows of round + 1 have arrived ...
+      cp_async_wait<Tiling::kSlots - 2>();
+      // ... from all threads. The packets of `round` are whole before they are taken; and those of
+      // round - 1 taken, and their rows of v used, before they are overwritten.
+      block_.meet();
+      if (round >= 0 && block_.any_incomplete(round)) prepare_the_rest(round);
+      load(round + Tiling::kSlots);
+      if (round + 1 < block_.rounds) prepare_from(round + 1, 0);
     }
-    if constexpr (!kWhole) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const bool inside = window.contains(row + i / 2 * 8);
-        decay[i] = inside ? decay[i] : 0;
-        grow[i] = inside ? grow[i] : 0;
+    store_log_decay();
+  }
+  // [/doc:preparing_rounds]
+
+ private:
+  __device__ int thread() const { return threadIdx.x - Tiling::kStateWarps * kWarp; }
+
+  __device__ __forceinline__ void load(int round) {
+    if (round < block_.rounds) {
+      auto& smem = block_.smem;
+      const int rows = block_.end - block_.begin - round * Tiling::kRows;
+      const int slot = round % Tiling::kSlots, v_slot = round % (Tiling::kSlots + 1);
+      if (block_.aligned) {
+        if constexpr (kOutputs) q_rows_.load(smem.q[slot], rows);
+        k_rows_.load(smem.k[slot], rows);
+        g_rows_.load(smem.g[slot], rows);
+        v_rows_.load(smem.v[v_slot], rows);
+      } else {
+        if constexpr (kOutputs) q_rows_.load_elements(smem.q[slot], rows);
+        k_rows_.load_elements(smem.k[slot], rows);
+        g_rows_.load_elements(smem.g[slot], rows);
+        v_rows_.load_elements(smem.v[v_slot], rows);
       }
     }
-    const int offset = row * pitch + n * 8 + pair;
-    const float2 k0 = load_pair(k_smem + offset), k1 = load_pair(k_smem + offset + 8 * pitch);
-    const float k[4] = {k0.x * grow[0], k0.y * grow[1], k1.x * grow[2], k1.y * grow[3]};
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int e = column + n * 8 + pair;
-      const uint32_t high = pack_bf16(k[2 * i], k[2 * i + 1]);
-      const uint32_t low = pack_remainder(k[2 * i], k[2 * i + 1], high);
-      *reinterpret_cast<uint32_t*>(&packet.k_high[row + i * 8][e]) = high;
-      *reinterpret_cast<uint32_t*>(&packet.k_low[row + i * 8][e]) = low;
-    }
-    const float2 q0 = load_pair(q_smem + offset), q1 = load_pair(q_smem + offset + 8 * pitch);
-    const uint32_t q[4] = {__float_as_uint(q0.x * decay[0]), __float_as_uint(q1.x * decay[2]),
-                           __float_as_uint(q0.y * decay[1]), __float_as_uint(q1.y * decay[3])};
-    packet.q[column / 8 + n][lane] = {q[0], q[1], q[2], q[3]};
-    mma_m16n8k8_tf32(scores[0], q, {__float_as_uint(k[0]), __float_as_uint(k[1])}, scores[0]);
-    mma_m16n8k8_tf32(scores[1], q, {__float_as_uint(k[2]), __float_as_uint(k[3])}, scores[1]);
+    cp_async_commit();
   }
-  {
-    // Only keys up to the query's own row count.
-#pragma unroll
-    for (int tile = 0; tile < 2; ++tile) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        if (pair + i % 2 + tile * 8 > row + i / 2 * 8) scores[tile][i] = 0;
+
+  // [doc:prepare_from]
+  // Prepares the sub-chunk's packet: with all of its rows if the gates allow it, else with those
+  // from `first` on that they allow.
+  __device__ __forceinline__ void prepare_from(int round, int first) {
+    Window window = {0, kSubChunk - 1};
+    if (first > 0 || !prepare<true>(round, window)) {
+      window = find_window(round, first);
+      prepare<false>(round, window);
+    }
+    if (lane_ == 0) block_.smem.next_row[round % 2][sub_][slab_] = window.last + 1;
+  }
+
+  // The rows of strong sub-chunks that their first packet had no place for, packet by packet.
+  __device__ __forceinline__ void prepare_the_rest(int round) {
+#pragma unroll 1
+    for (int sub = 0; sub < Tiling::kSubChunks; ++sub) {
+#pragma unroll 1
+      while (block_.incomplete(round, sub)) {
+        const int first = block_.smem.next_row[round % 2][sub][slab_];
+        block_.meet();  // the packet before is taken
+        if (sub_ == sub) prepare_from(round, first);
+        block_.meet();  // this one is whole
       }
     }
+  }
+  // [/doc:prepare_from]
+
+  // [doc:find_window]
+  // The longest window from row `first` on in which no column of the slab decays too much; empty if
+  // first is 16. A gate that is too strong by itself, such as a reset, begins a window: there it
+  // decays the state only.
+  __device__ __forceinline__ Window find_window(int round, int first) const {
+    constexpr float kStrongest = -2 * kMildest / kLog2e;
+    const T* g = block_.smem.g[round % Tiling::kSlots][sub_ * kSubChunk] + column_;
+    const int pair = lane_ % (Tiling::kSlab / 2) * 2;
+    Window window = {first, first};
+    float c0 = 0, c1 = 0;
+    for (int row = first + 1; row < kSubChunk; ++row) {
+      const float2 gate = load_pair(g + row * kPitch + pair);
+      c0 += gate.x;
+      c1 += gate.y;
+      if (!__all_sync(kFullWarp, c0 >= kStrongest && c1 >= kStrongest)) break;
+      window.last = row;
+    }
+    return window;
+  }
+  // [/doc:find_window]
+
+  // Prepares the slab of a packet. kWhole: with all 16 rows, if that is possible; returns whether
+  // it was.
+  template <bool kWhole>
+  __device__ __forceinline__ bool prepare(int round, Window window) {
+    auto& smem = block_.smem;
+    auto& packet = smem.packets[round % 2][sub_];
+    const int slot = round % Tiling::kSlots;
+    const T* g = smem.g[slot][sub_ * kSubChunk] + column_;
+    const int row = lane_ / 4, pair = lane_ % 4 * 2;
+
+    float x[kTiles][4];
+    centred_gates<kWhole>(x, g, kPitch, window);
+    if constexpr (kWhole) {
+      // The first row has the largest x, -h. A NaN, from an infinite gate, is no mild one either.
+      bool mild = true;
+#pragma unroll
+      for (int n = 0; n < kTiles; ++n) mild = mild && x[n][0] <= kMildest && x[n][1] <= kMildest;
+      if (!__all_sync(kFullWarp, mild)) return false;
+    }
+
+    const T* k_rows = smem.k[slot][sub_ * kSubChunk + row] + column_ + pair;
+    const T* q_rows = smem.q[slot][sub_ * kSubChunk + row] + column_ + pair;
+    float scores[2][4] = {};
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+      float decay[4], grow[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const bool inside = kWhole || window.contains(row + i / 2 * 8);
+        decay[i] = inside ? exp2_approx(x[n][i]) : 0;
+        grow[i] = inside ? exp2_approx(-x[n][i]) : 0;
+      }
+      const float2 k0 = load_pair(k_rows + n * 8), k1 = load_pair(k_rows + n * 8 + 8 * kPitch);
+      const float k[4] = {k0.x * grow[0], k0.y * grow[1], k1.x * grow[2], k1.y * grow[3]};
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int e = column_ + n * 8 + pair;
+        const uint32_t high = pack_high(k[2 * i], k[2 * i + 1]);
+        const uint32_t low = pack_low(k[2 * i], k[2 * i + 1], high);
+        *reinterpret_cast<uint32_t*>(&packet.k_high[row + i * 8][e]) = high;
+        *reinterpret_cast<uint32_t*>(&packet.k_low[row + i * 8][e]) = low;
+      }
+      if constexpr (kOutputs) {
+        const float2 q0 = load_pair(q_rows + n * 8), q1 = load_pair(q_rows + n * 8 + 8 * kPitch);
+        const uint32_t q[4] = {__float_as_uint(q0.x * decay[0]), __float_as_uint(q1.x * decay[2]),
+                               __float_as_uint(q0.y * decay[1]), __float_as_uint(q1.y * decay[3])};
+        packet.q[column_ / 8 + n][lane_] = {q[0], q[1], q[2], q[3]};
+        mma_m16n8k8_tf32(scores[0], q, {__float_as_uint(k[0]), __float_as_uint(k[1])}, scores[0]);
+        mma_m16n8k8_tf32(scores[1], q, {__float_as_uint(k[2]), __float_as_uint(k[3])}, scores[1]);
+      }
+    }
+    if constexpr (kOutputs) store_scores(packet.scores[slab_], scores);
+
+    // The last row has x = h.
+    if (row == 7) {
+#pragma unroll
+      for (int n = 0; n < kTiles; ++n) {
+        store_pair(&packet.h[column_ + n * 8 + pair], x[n][2], x[n][3]);
+      }
+    }
+    // h is there before other lanes read it, and the warp of the next sub-chunk.
+    if (window.first == 0) {
+      named_barrier_sync(kHalfwayDone, kThreads);
+    } else {
+      __syncwarp();
+    }
+    const float* h_before = sub_ > 0 ? smem.packets[round % 2][sub_ - 1].h
+                                     : smem.packets[(round + 1) % 2][Tiling::kSubChunks - 1].h;
+#pragma unroll
+    for (int i = 0; i < Tiling::kSlab / kWarp; ++i) {
+      const int e = i * kWarp + lane_;
+      const float h = packet.h[column_ + e];
+      // The state comes in through the first row's gate; an empty window leaves it as it is.
+      const float gate = window.first < kSubChunk ? float(g[window.first * kPitch + e]) : 0;
+      const float in = fmaf(gate, kLog2e, h);
+      packet.in[column_ + e] = exp2_approx(in);
+      packet.out[column_ + e] = exp2_approx(h);
+      packet.between[column_ + e] = exp2_approx(in + h_before[column_ + e]);
+      log_decay_[i] += in + h;
+    }
+    return true;
+  }
+
+  // The causal half of the scores of 16 rows, as two bf16.
+  __device__ __forceinline__ void store_scores(uint4 (&parts)[2][kWarp], float (&scores)[2][4]) {
+    const int row = lane_ / 4, key = lane_ % 4 * 2;
     uint32_t high[4], low[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const float s0 = scores[i / 2][i % 2 * 2], s1 = scores[i / 2][i % 2 * 2 + 1];
-      high[i] = pack_bf16(s0, s1);
-      low[i] = pack_remainder(s0, s1, high[i]);
+      float* s = &scores[i / 2][i % 2 * 2];
+      const int last_key = row + i % 2 * 8 - i / 2 * 8;
+      if (key > last_key) s[0] = 0;
+      if (key + 1 > last_key) s[1] = 0;
+      high[i] = pack_high(s[0], s[1]);
+      low[i] = pack_low(s[0], s[1], high[i]);
     }
-    packet.scores[slab][0][lane] = {high[0], high[1], high[2], high[3]};
-    packet.scores[slab][1][lane] = {low[0], low[1], low[2], low[3]};
+    parts[0][lane_] = {high[0], high[1], high[2], high[3]};
+    parts[1][lane_] = {low[0], low[1], low[2], low[3]};
   }
 
-  // The last row has x = h.
-  if (row == 7) {
+  __device__ __forceinline__ void store_log_decay() const {
+    const auto& target = block_.segments.log_decay;
+    if (target.data == nullptr || block_.m0 > 0) return;  // all tiles of columns have the same
 #pragma unroll
-    for (int n = 0; n < kTiles; ++n) {
-      *reinterpret_cast<float2*>(&packet.h[column + n * 8 + pair]) = {x[n][2], x[n][3]};
+    for (int i = 0; i < Tiling::kSlab / kWarp; ++i) {
+      const int e = column_ + i * kWarp + lane_;
+      if (e < target.D) target.row(block_.b, block_.state_h, sub_)[e] = log_decay_[i];
     }
   }
-  // h is written before other lanes read it, and the warp of the next sub-chunk.
-  if (window.first == 0) {
-    named_barrier_sync(kPrepared, Tiling::kPrepareWarps * kWarp);
-  } else {
-    __syncwarp();
-  }
-  // The state comes in through the first row's gate; an empty window leaves it as it is.
-#pragma unroll
-  for (int i = 0; i < Tiling::kSlab; i += kWarp) {
-    const int e = column + i + lane;
-    const float h = packet.h[e];
-    const float gate = window.first < kSubChunk ? float(g_smem[window.first * pitch + i + lane]) : 0;
-    const float in = fmaf(gate, kLog2e, h);
-    packet.out[e] = exp2_approx(h);
-    packet.in[e] = exp2_approx(in);
-    packet.decay[e] = exp2_approx(in + h_before[e]);
-  }
-  return false;
-}
 
-// The longest window from row `first` on in which no column of the slab decays too much. Empty if
-// first is 16. A gate that is too strong by itself begins a window, where it decays only the state.
-template <class Tiling>
-__device__ __forceinline__ Window find_window(const typename Tiling::T* g_smem, int pitch, int slab,
-                                              int first) {
-  constexpr int kPairs = Tiling::kSlab / 2;
-  const int column = slab * Tiling::kSlab + threadIdx.x % kPairs * 2;
-  constexpr float kStrongest = -2 * kMildest / kLog2e;
-  Window window{first, first};
-  float c0 = 0, c1 = 0;
-  for (int row = first + 1; row < kSubChunk; ++row) {
-    const float2 gate = load_pair(g_smem + row * pitch + column);
-    c0 += gate.x;
-    c1 += gate.y;
-    const bool mild = c0 >= kStrongest && c1 >= kStrongest;
-    if (!__all_sync(kFullWarp, mild)) break;
-    window.last = row;
-  }
-  return window;
-}
+  const Block<Tiling>& block_;
+  const int lane_, sub_, slab_, column_;
+  RowLoader<T, Tiling::kRows, Tiling::kE, kThreads> q_rows_, k_rows_, g_rows_;
+  RowLoader<T, Tiling::kRows, Tiling::kM, kThreads> v_rows_;
+  float log_decay_[Tiling::kSlab / kWarp] = {};
+};
 
 }  // namespace attn::chunked_gla

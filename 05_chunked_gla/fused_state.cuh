@@ -4,17 +4,15 @@
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
-#include "05_chunked_gla/fused_packet.cuh"
-#include "05_chunked_gla/fused_prepare.cuh"
+#include "05_chunked_gla/fused_block.cuh"
 #include "common/ptx/ldmatrix.cuh"
 #include "common/ptx/mma.cuh"
 
 namespace attn::chunked_gla {
 
-// 16 rows and 16 columns of v as the tensor core takes them: as the B operand of scores v, for each
-// half of the columns the registers [half][0] and [half][1], and as the A operand of v^T k. They
-// are the same numbers in another order; loaded twice, since an operand's registers must lie side
-// by side.
+// 16 rows and 16 columns of v as the tensor core takes them: `b` as the B operand of scores v, for
+// each half of the columns, and `a` as the A operand of v^T k. They are the same numbers in another
+// order, held twice: an operand's registers must lie side by side. A float is the sum of two bf16.
 template <int kParts>
 struct ValueFragment {
   uint32_t b[kParts][2][2];
@@ -26,123 +24,235 @@ __device__ __forceinline__ void load_values(ValueFragment<1>& v, const __nv_bflo
   const int lane = threadIdx.x % kWarp;
   uint32_t b[4];
   ldmatrix_trans(b, v_smem + lane % 16 * pitch + lane / 16 * 8);
-  v.b[0][0][0] = b[0];
-  v.b[0][0][1] = b[1];
-  v.b[0][1][0] = b[2];
-  v.b[0][1][1] = b[3];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) v.b[0][i / 2][i % 2] = b[i];
   ldmatrix_trans(v.a[0], v_smem + (lane % 8 + lane / 16 * 8) * pitch + lane / 8 % 2 * 8);
 }
+
 __device__ __forceinline__ void load_values(ValueFragment<2>& v, const float* v_smem, int pitch) {
   const int lane = threadIdx.x % kWarp;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const float* first = v_smem + (lane % 4 * 2 + i * 8) * pitch + lane / 4 + half * 8;
-      const uint32_t high = pack_bf16(first[0], first[pitch]);
+      const float* x = v_smem + (lane % 4 * 2 + i * 8) * pitch + lane / 4 + half * 8;
+      const uint32_t high = pack_high(x[0], x[pitch]);
       v.b[0][half][i] = v.a[0][2 * i + half] = high;
-      v.b[1][half][i] = v.a[1][2 * i + half] = pack_remainder(first[0], first[pitch], high);
+      v.b[1][half][i] = v.a[1][2 * i + half] = pack_low(x[0], x[pitch], high);
     }
   }
 }
 
-template <class Tiling>
-struct State {
+// One state warp: it owns kWarpColumns value columns of the state.
+template <class Tiling, bool kOutputs>
+class StateWarp {
+  using T = typename Tiling::T;
   static constexpr int kTiles = Tiling::kWarpColumns / 16;
-  // bf16 values are exact; a float is the sum of two.
-  static constexpr int kValueParts = sizeof(typename Tiling::T) / 2;
+  static constexpr int kHalves = 2 * kTiles;  // of 8 columns
+  static constexpr int kValueParts = sizeof(T) / 2;
+  // Tensor cores cut a float off after 10 bits of mantissa, half a unit of them too low on average:
+  // 2^-11 E(1 / mantissa). Every output is a sum of products of two such floats.
+  static constexpr float kUncut = 1 + 2 * 3.52e-4f;
 
-  // S transposed, [value columns][E], as accumulator fragments: they are B fragments of q S too.
-  float S[kTiles][Tiling::kE / 8][4];
+ public:
+  __device__ __forceinline__ explicit StateWarp(const Block<Tiling>& block)
+      : block_(block),
+        lane_(threadIdx.x % kWarp),
+        column_(threadIdx.x / kWarp * Tiling::kWarpColumns),
+        m0_(block.m0 + column_) {}
 
-  __device__ __forceinline__ void scale(const float* factor) {
-    const int pair = threadIdx.x % 4 * 2;
+  // [doc:state_rounds]
+  __device__ __forceinline__ void run(bool accumulate) {
+    load_state();
+    block_.meet();  // nothing to take yet: the first packets are being prepared
+    float o[kHalves][4] = {};
+    // Whether S is the state behind the last packet's rows; else it is still halfway.
+    bool settled = true;
+#pragma unroll 1
+    for (int round = 0; round < block_.rounds; ++round) {
+      block_.meet();  // the packets of this round are whole
+      const bool strong = block_.any_incomplete(round);
+#pragma unroll 1
+      for (int sub = 0; sub < Tiling::kSubChunks;) {
+        const auto& packet = block_.smem.packets[round % 2][sub];
+        take(packet, settled ? packet.in : packet.between, values(round, sub), o);
+        settled = strong;
+        if (strong) {
+          scale_state(packet.out);
+          if (block_.incomplete(round, sub)) {
+            block_.meet();  // the packet is taken before the next one is prepared
+            block_.meet();  // that one is whole
+            continue;
+          }
+        }
+        if constexpr (kOutputs) store_outputs(o, round, sub, accumulate);
+#pragma unroll
+        for (int half = 0; half < kHalves; ++half) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) o[half][i] = 0;
+        }
+        ++sub;
+      }
+    }
+    if (!settled) {
+      scale_state(block_.smem.packets[(block_.rounds - 1) % 2][Tiling::kSubChunks - 1].out);
+    }
+    store_state();
+  }
+  // [/doc:state_rounds]
+
+ private:
+  __device__ __forceinline__ const T* values(int round, int sub) const {
+    return &block_.smem.v[round % (Tiling::kSlots + 1)][sub * kSubChunk][column_];
+  }
+
+  __device__ __forceinline__ void scale_state(const float* decay) {
 #pragma unroll
     for (int n = 0; n < Tiling::kE / 8; ++n) {
-      const float2 d = load_pair(factor + n * 8 + pair);
+      const float2 d = load_pair(decay + n * 8 + lane_ % 4 * 2);
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile) {
-        S[tile][n][0] *= d.x;
-        S[tile][n][1] *= d.y;
-        S[tile][n][2] *= d.x;
-        S[tile][n][3] *= d.y;
+        S_[tile][n][0] *= d.x;
+        S_[tile][n][1] *= d.y;
+        S_[tile][n][2] *= d.x;
+        S_[tile][n][3] *= d.y;
       }
     }
   }
 
-  // o += the packet's outputs; S moves on past its rows.
+  // [doc:take]
+  // o += the packet's outputs; S moves halfway through its rows, and takes them in.
   __device__ __forceinline__ void take(const Packet<Tiling>& packet, const float* decay,
-                                       const typename Tiling::T* v_smem, int pitch,
-                                       float (&o)[2 * kTiles][4]) {
-    const int lane = threadIdx.x % kWarp;
-    scale(decay);
+                                       const T* v_smem, float (&o)[kHalves][4]) {
+    scale_state(decay);
 
     ValueFragment<kValueParts> v[kTiles];
 #pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) load_values(v[tile], v_smem + tile * 16, pitch);
+    for (int tile = 0; tile < kTiles; ++tile) {
+      load_values(v[tile], v_smem + tile * 16, Tiling::kPitchV);
+    }
 
-    {
+    if constexpr (kOutputs) {
+      // q S: the accumulators of S are B operands as they are.
 #pragma unroll
       for (int n = 0; n < Tiling::kE / 8; ++n) {
-        const uint4 fragment = packet.q[n][lane];
+        const uint4 fragment = packet.q[n][lane_];
         const uint32_t q[4] = {fragment.x, fragment.y, fragment.z, fragment.w};
 #pragma unroll
-        for (int half = 0; half < 2 * kTiles; ++half) {
-          const float* s = &S[half / 2][n][half % 2 * 2];
+        for (int half = 0; half < kHalves; ++half) {
+          const float* s = &S_[half / 2][n][half % 2 * 2];
           mma_m16n8k8_tf32(o[half], q, {__float_as_uint(s[0]), __float_as_uint(s[1])}, o[half]);
         }
       }
+      // scores v. Low parts are not multiplied with low parts.
 #pragma unroll
-      for (int slab = 0; slab < Tiling::kSlabs; ++slab) {
+      for (int i = 0; i < 2 * Tiling::kSlabs; ++i) {
+        const uint4 fragment = packet.scores[i / 2][i % 2][lane_];
+        const uint32_t scores[4] = {fragment.x, fragment.y, fragment.z, fragment.w};
 #pragma unroll
-        for (int part = 0; part < 2; ++part) {
-          const uint4 fragment = packet.scores[slab][part][lane];
-          const uint32_t scores[4] = {fragment.x, fragment.y, fragment.z, fragment.w};
+        for (int half = 0; half < kHalves; ++half) {
 #pragma unroll
-          for (int half = 0; half < 2 * kTiles; ++half) {
-#pragma unroll
-            for (int value = 0; value < (part == 0 ? kValueParts : 1); ++value) {
-              mma_m16n8k16(o[half], scores, v[half / 2].b[value][half % 2], o[half]);
-            }
+          for (int part = 0; part < (i % 2 == 0 ? kValueParts : 1); ++part) {
+            mma_m16n8k16(o[half], scores, v[half / 2].b[part][half % 2], o[half]);
           }
         }
       }
     }
 
-    const int matrix = lane % 16 * Packet<Tiling>::kPitch + lane / 16 * 8;
+    // S^T += v^T k.
+    const int matrix = lane_ % 16 * Tiling::kPitch + lane_ / 16 * 8;
 #pragma unroll
     for (int n = 0; n < Tiling::kE / 8; n += 2) {
 #pragma unroll
-      for (int part = 0; part < 2; ++part) {
+      for (int k_part = 0; k_part < 2; ++k_part) {
         uint32_t k[4];
-        ldmatrix_trans(k, (part ? packet.k_low[0] : packet.k_high[0]) + matrix + n * 8);
+        ldmatrix_trans(k, (k_part == 0 ? packet.k_high[0] : packet.k_low[0]) + matrix + n * 8);
 #pragma unroll
         for (int tile = 0; tile < kTiles; ++tile) {
 #pragma unroll
-          for (int value = 0; value < (part == 0 ? kValueParts : 1); ++value) {
-            mma_m16n8k16(S[tile][n], v[tile].a[value], {k[0], k[1]}, S[tile][n]);
-            mma_m16n8k16(S[tile][n + 1], v[tile].a[value], {k[2], k[3]}, S[tile][n + 1]);
+          for (int part = 0; part < (k_part == 0 ? kValueParts : 1); ++part) {
+            mma_m16n8k16(S_[tile][n], v[tile].a[part], {k[0], k[1]}, S_[tile][n]);
+            mma_m16n8k16(S_[tile][n + 1], v[tile].a[part], {k[2], k[3]}, S_[tile][n + 1]);
           }
         }
       }
     }
   }
+  // [/doc:take]
 
-  // Calls visit(e, column, S element) for each element that the lane holds.
+  __device__ __forceinline__ void store_outputs(const float (&o)[kHalves][4], int round, int sub,
+                                                bool accumulate) const {
+    const TensorView<T>& target = block_.x.o;
+    const float scale = block_.x.scale * kUncut;
+    const int row0 = block_.begin + round * Tiling::kRows + sub * kSubChunk;
+    const int m = m0_ + lane_ % 4 * 2;
+    T* o_rows = target.row(block_.b, block_.h, row0 + lane_ / 4) + m;
+    const bool whole = block_.aligned && !accumulate && row0 + kSubChunk <= block_.end &&
+                       m0_ + Tiling::kWarpColumns <= target.D;
+    if (whole) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+#pragma unroll
+        for (int half = 0; half < kHalves; ++half) {
+          store_pair(o_rows + half * 8, o[half][2 * i] * scale, o[half][2 * i + 1] * scale);
+        }
+        o_rows += 8 * target.stride_l;
+      }
+      return;
+    }
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int row = i / 2 * 8, column = half * 8 + i % 2;
+        if (row0 + lane_ / 4 + row >= block_.end || m + column >= target.D) continue;
+        T& y = o_rows[row * target.stride_l + column];
+        y = T(accumulate ? float(y) + o[half][i] * scale : o[half][i] * scale);
+      }
+    }
+  }
+
+  // Calls visit(S, e, m) for each element of the state that the lane holds and the tensors have.
   template <class Visit>
-  __device__ __forceinline__ void for_each(Visit&& visit) {
-    const int lane = threadIdx.x % kWarp;
+  __device__ __forceinline__ void visit_state(Visit&& visit) {
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
 #pragma unroll
       for (int n = 0; n < Tiling::kE / 8; ++n) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          visit(n * 8 + lane % 4 * 2 + i % 2, tile * 16 + i / 2 * 8 + lane / 4, S[tile][n][i]);
+          const int e = n * 8 + lane_ % 4 * 2 + i % 2;
+          const int m = m0_ + tile * 16 + i / 2 * 8 + lane_ / 4;
+          if (e < block_.x.k.D && m < block_.x.v.D) visit(S_[tile][n][i], e, m);
         }
       }
     }
   }
+
+  __device__ __forceinline__ void load_state() {
+    const auto& initial = block_.x.initial_state;
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+#pragma unroll
+      for (int n = 0; n < Tiling::kE / 8; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) S_[tile][n][i] = 0;
+      }
+    }
+    if (initial.data == nullptr) return;
+    visit_state([&](float& S, int e, int m) { S = initial.row(block_.b, block_.state_h, e)[m]; });
+  }
+
+  __device__ __forceinline__ void store_state() {
+    const auto& final = block_.x.final_state;
+    if (final.data == nullptr) return;
+    visit_state([&](float& S, int e, int m) { final.row(block_.b, block_.state_h, e)[m] = S; });
+  }
+
+  const Block<Tiling>& block_;
+  const int lane_, column_, m0_;
+  // The state transposed, [value columns][E], as accumulator fragments.
+  float S_[kTiles][Tiling::kE / 8][4];
 };
 
 }  // namespace attn::chunked_gla

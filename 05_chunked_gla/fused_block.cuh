@@ -1,0 +1,150 @@
+// What the two kinds of warps of the fused kernel share: how a block is cut, its place in the
+// problem, its shared memory, and the packet, in which one sub-chunk goes from the warps that
+// prepare it to the warps that own the state.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "05_chunked_gla/operands.cuh"
+#include "common/ptx/named_barrier.cuh"
+
+namespace attn::chunked_gla {
+
+constexpr int kWarp = 32;
+constexpr int kSubChunk = 16;                // rows of an mma.sync tile
+constexpr int kRound = 1, kHalfwayDone = 2;  // named barriers: of the block, of the preparing warps
+
+// [doc:tiling]
+// How a block divides its head.
+template <class T_, int kE_, int kWarpColumns_, int kStateWarps_, int kSubChunks_, int kSlots_,
+          int kSlab_, int kBlocks_>
+struct Tiling {
+  using T = T_;
+  static constexpr int kE = kE_;                      // head size of q and k, padded with zeros
+  static constexpr int kWarpColumns = kWarpColumns_;  // value columns of one state warp
+  static constexpr int kStateWarps = kStateWarps_;
+  static constexpr int kSubChunks = kSubChunks_;  // in a round, between two barriers of the block
+  static constexpr int kSlots = kSlots_;          // buffers for the rows of a round
+  static constexpr int kSlab = kSlab_;            // columns of q, k and g of one preparing warp
+  static constexpr int kBlocks = kBlocks_;        // side by side on one multiprocessor
+
+  static constexpr int kM = kStateWarps * kWarpColumns;  // value columns of the block
+  static constexpr int kRows = kSubChunks * kSubChunk;   // of a round
+  static constexpr int kSlabs = kE / kSlab;
+  static constexpr int kPrepareWarps = kSubChunks * kSlabs;
+  static constexpr int kThreads = (kStateWarps + kPrepareWarps) * kWarp;
+
+  // 16 bytes more than a row has: then eight rows begin in different banks.
+  static constexpr int kPitch = kE + 8;
+  static constexpr int kPitchV = kM + 16 / int(sizeof(T));
+
+  static_assert(kE % kSlab == 0 && kSlab % kWarp == 0, "lanes take whole pairs of columns");
+  static_assert(kWarpColumns % kSubChunk == 0, "S transposed is made of mma.sync tiles");
+};
+// [/doc:tiling]
+
+// [doc:packet]
+// One sub-chunk, prepared. With c_i the sum of its gates after the first row's up to row i, and
+// h = c_last / 2, halfway between the ends:
+template <class Tiling>
+struct Packet {
+  // q_i exp(c_i - h), for tf32, as A fragments of mma_m16n8k8_tf32: a step of 8 columns is one
+  // 16-byte read per lane. A lane has columns 2t and 2t + 1 where mma.cuh says t and t + 4; S comes
+  // in the same order.
+  uint4 q[Tiling::kE / 8][kWarp];
+  // k_j exp(h - c_j), as the sum of two bf16.
+  alignas(16) __nv_bfloat16 k_high[kSubChunk][Tiling::kPitch];
+  alignas(16) __nv_bfloat16 k_low[kSubChunk][Tiling::kPitch];
+  // The scores q_i . exp(c_i - c_j) k_j, j <= i, of each slab's columns, as the sum of two bf16: A
+  // fragments of mma_m16n8k16.
+  uint4 scores[Tiling::kSlabs][2][kWarp];
+  // What the state decays by on its way in, to halfway; on its way out, from halfway to past the
+  // last row; and from halfway through the sub-chunk before to halfway through this one.
+  float in[Tiling::kE], out[Tiling::kE], between[Tiling::kE];
+  float h[Tiling::kE];  // to base 2
+};
+// [/doc:packet]
+
+template <class Tiling>
+struct SharedStorage {
+  using T = typename Tiling::T;
+  // Rows as they lie in memory. Of q, k and g those to be prepared and those on their way; of v one
+  // round more, since it is used when its packets are.
+  alignas(16) T q[Tiling::kSlots][Tiling::kRows][Tiling::kPitch];
+  alignas(16) T k[Tiling::kSlots][Tiling::kRows][Tiling::kPitch];
+  alignas(16) T g[Tiling::kSlots][Tiling::kRows][Tiling::kPitch];
+  alignas(16) T v[Tiling::kSlots + 1][Tiling::kRows][Tiling::kPitchV];
+  Packet<Tiling> packets[2][Tiling::kSubChunks];
+  // Of each slab of a sub-chunk the first row that is not in its packet: 16, but for strong gates.
+  int next_row[2][Tiling::kSubChunks][Tiling::kSlabs];
+};
+
+// A part of each sequence: what one block walks.
+struct Segments {
+  int count;  // of a sequence
+  int rows;   // of each but the last
+  // [B, H * count, sub-chunks of a round, E]: the logarithm, to base 2, of what the state decays by
+  // over a segment is the sum over the rows. Data null: not wanted.
+  TensorView<float> log_decay = {};
+};
+
+// A block's place in the problem, and how its warps meet.
+template <class Tiling>
+struct Block {
+  const GlaOperands<typename Tiling::T>& x;
+  const Segments& segments;
+  SharedStorage<Tiling>& smem;
+  bool aligned;      // every row of every operand begins on 16 bytes and holds whole 16 bytes
+  int64_t b, h;      // the head
+  int64_t state_h;   // where its segment's states are
+  int m0;            // the first value column
+  int begin, end;    // rows
+  int rounds;
+
+  __device__ __forceinline__ void meet() const { named_barrier_sync(kRound, Tiling::kThreads); }
+
+  // Whether rows of sub-chunk `sub` are in no packet yet.
+  __device__ __forceinline__ bool incomplete(int round, int sub) const {
+    bool some = false;
+#pragma unroll
+    for (int i = 0; i < Tiling::kSlabs; ++i) some |= smem.next_row[round % 2][sub][i] < kSubChunk;
+    return some;
+  }
+  __device__ __forceinline__ bool any_incomplete(int round) const {
+    bool some = false;
+#pragma unroll
+    for (int sub = 0; sub < Tiling::kSubChunks; ++sub) some |= incomplete(round, sub);
+    return some;
+  }
+};
+
+// --- Pairs of elements ----------------------------------------------------------------------------
+
+__device__ __forceinline__ float2 load_pair(const float* x) {
+  return *reinterpret_cast<const float2*>(x);
+}
+__device__ __forceinline__ float2 load_pair(const __nv_bfloat16* x) {
+  const uint32_t pair = *reinterpret_cast<const uint32_t*>(x);
+  return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u)};
+}
+
+__device__ __forceinline__ void store_pair(float* x, float x0, float x1) {
+  *reinterpret_cast<float2*>(x) = {x0, x1};
+}
+__device__ __forceinline__ void store_pair(__nv_bfloat16* x, float x0, float x1) {
+  *reinterpret_cast<__nv_bfloat162*>(x) = __floats2bfloat162_rn(x0, x1);
+}
+
+// Two floats rounded to bf16, the first in the low half; and what that leaves of them.
+__device__ __forceinline__ uint32_t pack_high(float x0, float x1) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(x0, x1);
+  return uint32_t(__bfloat16_as_ushort(pair.x)) | uint32_t(__bfloat16_as_ushort(pair.y)) << 16;
+}
+__device__ __forceinline__ uint32_t pack_low(float x0, float x1, uint32_t high) {
+  return pack_high(x0 - __uint_as_float(high << 16), x1 - __uint_as_float(high & 0xffff0000u));
+}
+
+}  // namespace attn::chunked_gla
