@@ -66,6 +66,8 @@ driver::Operator gla_operator(const Gates& gates) {
           },
       // The recurrence: a multiplication per element of S to decay it, then as the causal product.
       .flops = [](const Shape& s) { return 5.0 * s.B * s.H * s.L * s.E * s.M; },
+      .distribution = gates.name,
+      .scale = [gates](const Shape& s) { return gates.scale(s.E); },
   };
 }
 

@@ -46,8 +46,9 @@ inline std::vector<driver::Kernel> driver_kernels() {
           double_buffer_driver_kernel<__nv_bfloat16>()};
 }
 
-inline std::string picked_kernel(const Shape& s) {
-  return prefers_low_occupancy(s.B * s.H, s.L, s.E, s.M) ? "low_occupancy" : "double_buffer";
+inline std::string picked_kernel(const Shape& s, Dtype dtype) {
+  const bool low = dtype == Dtype::f32 && prefers_low_occupancy(s.B * s.H, s.L, s.E, s.M);
+  return low ? "low_occupancy" : "double_buffer";
 }
 
 }  // namespace attn::double_buffer

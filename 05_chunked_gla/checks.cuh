@@ -61,15 +61,15 @@ struct GlaCheckOperands {
   const float scale;
 };
 
-inline Comparison worse(const Comparison& a, const Comparison& b) {
-  return b.rel() > a.rel() ? b : a;
+inline driver::Finding worse(const driver::Finding& a, const driver::Finding& b) {
+  return b.comparison.rel() > a.comparison.rel() ? b : a;
 }
 
 // From an initial to a final state, either in one go or, with split < L, in two parts: the worse of
 // output and final state.
 template <class T>
-Comparison check_states(Gla<T>* gla, const reference::Gates& gates, const Shape& shape,
-                        Layout layout, int64_t split, double bound) {
+driver::Finding check_states(Gla<T>* gla, const reference::Gates& gates, const Shape& shape,
+                             Layout layout, int64_t split, double bound) {
   GlaCheckOperands<T> x(gates, shape, layout, /*scale=*/0.3f);
   GlaOperands<T> part = x.steps(0, split);
   part.initial_state = x.initial_state.device();
@@ -82,8 +82,9 @@ Comparison check_states(Gla<T>* gla, const reference::Gates& gates, const Shape&
   part.final_state = x.final_state.device();
   gla(part, 0);
   return worse(x.o.compare_with(bound, [&](int64_t b, int64_t h) { return x.truth(b, h).o; }),
-               x.final_state.compare_with(
-                   bound, [&](int64_t b, int64_t h) { return x.truth(b, h).final_state; }));
+               {x.final_state.compare_with(
+                    bound, [&](int64_t b, int64_t h) { return x.truth(b, h).final_state; }),
+                {"final_state", driver::Axes::BHEM}});
 }
 
 // Without gates, and unscaled, it is stage 04's operator.

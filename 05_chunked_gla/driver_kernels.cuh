@@ -1,12 +1,13 @@
 // How the driver runs and checks this stage's kernels.
 #pragma once
 
-#include <cmath>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "05_chunked_gla/checks.cuh"
+#include "05_chunked_gla/gla.cuh"
 #include "05_chunked_gla/step0_recurrent.cuh"
 #include "05_chunked_gla/step1_four_kernels.cuh"
 #include "common/driver/stage.hpp"
@@ -23,26 +24,39 @@ GlaOperands<T> gla_operands(const driver::Tensors& t) {
       .v = t.view<const T>("v"),
       .g = t.view<const T>("g"),
       .o = t.view<T>("o"),
-      .scale = 1 / std::sqrt(float(t.shape().E)),
+      .scale = t.scale(),
   };
 }
 
 // What the driver needs to know of one kernel, for tensors of type T.
 template <class T>
 driver::Kernel driver_kernel(std::string name, void (*gla)(const GlaOperands<T>&, cudaStream_t),
-                             driver::Cost (*cost)(const Shape&, Dtype)) {
+                             driver::Cost (*cost)(const Shape&, Dtype),
+                             std::optional<double> tolerance = {}) {
   return {
       .name = std::move(name),
       .dtype = dtype_of<T>,
       .run = [gla](const driver::Tensors& t) { gla(gla_operands<T>(t), 0); },
       .cost = [cost](const Shape& s) { return cost(s, dtype_of<T>); },
+      .tolerance = tolerance,
   };
 }
 
+// The bound for kernels that multiply on tensor cores.
+template <class T>
+double tensor_core_tolerance() {
+  return dtype_of<T> == Dtype::f32 ? kTf32Tolerance : tolerance(dtype_of<T>);
+}
+
+// Every operand once.
+inline double operand_bytes(const Shape& s, Dtype dtype) {
+  return double(s.B) * s.H * s.L * (3 * s.E + 2 * s.M) * bytes_of(dtype);
+}
+
 inline driver::Cost recurrent_cost(const Shape& s, Dtype dtype) {
-  // Every operand once; decay, update and output per element of the state.
+  // Decay, update and output per element of the state.
   const double steps = double(s.B) * s.H * s.L;
-  return {steps * (3 * s.E + 2 * s.M) * bytes_of(dtype), steps * 5 * s.E * s.M};
+  return {operand_bytes(s, dtype), steps * 5 * s.E * s.M};
 }
 
 inline driver::Cost four_kernels_cost(const Shape& s, Dtype dtype) {
@@ -57,11 +71,41 @@ inline driver::Cost four_kernels_cost(const Shape& s, Dtype dtype) {
   return {steps * (elements * bytes_of(dtype) + floats * sizeof(float)), steps * flops};
 }
 
+// Products on tensor cores, per step: those with a k or a score take it in so many bf16 parts, the
+// others are tf32 and count twice.
+inline double bf16_parts(Dtype dtype) { return dtype == Dtype::f32 ? 3 : 2; }
+inline double update_flops(const Shape& s, Dtype dtype) {  // k v^T
+  return bf16_parts(dtype) * 2 * s.E * s.M;
+}
+
+inline driver::Cost fused_cost(const Shape& s, Dtype dtype) {
+  const double steps = double(s.B) * s.H * s.L;
+  const double past = 2 * 2. * s.E * s.M;        // q^T S
+  const double gates = 2 * 2 * kSubChunk * s.E;  // summed up, by a product with a triangle of ones
+  const double scores = 2 * 2 * kSubChunk * s.E;
+  const double scores_v = bf16_parts(dtype) * 2 * kSubChunk * s.M;
+  return {.bytes = operand_bytes(s, dtype),
+          .flops = 0,
+          .matrix_flops = steps * (past + update_flops(s, dtype) + gates + scores + scores_v)};
+}
+
+inline driver::Cost chunk_parallel_cost(const Shape& s, Dtype dtype) {
+  // As fused, and before it the sums of the segments: k, v and g once more, and the update.
+  const double steps = double(s.B) * s.H * s.L;
+  driver::Cost cost = fused_cost(s, dtype);
+  cost.bytes += steps * (2 * s.E + s.M) * bytes_of(dtype);
+  cost.matrix_flops += steps * update_flops(s, dtype);
+  return cost;
+}
+
 template <class T>
 std::vector<driver::Kernel> driver_kernels_of() {
   return {
       driver_kernel<T>("recurrent", recurrent_gla, recurrent_cost),
       driver_kernel<T>("four_kernels", four_kernels_gla, four_kernels_cost),
+      driver_kernel<T>("fused", fused_gla, fused_cost, tensor_core_tolerance<T>()),
+      driver_kernel<T>("chunk_parallel", chunk_parallel_gla, chunk_parallel_cost,
+                       tensor_core_tolerance<T>()),
   };
 }
 
@@ -71,13 +115,23 @@ inline std::vector<driver::Kernel> driver_kernels() {
   return kernels;
 }
 
+template <class T>
+void add_all_checks(std::vector<driver::Check>& checks) {
+  add_checks<T>(checks, "recurrent", recurrent_gla, tolerance(dtype_of<T>));
+  add_checks<T>(checks, "four_kernels", four_kernels_gla, tolerance(dtype_of<T>));
+  add_checks<T>(checks, "fused", fused_gla, tensor_core_tolerance<T>());
+  add_checks<T>(checks, "chunk_parallel", chunk_parallel_gla, tensor_core_tolerance<T>());
+}
+
 inline std::vector<driver::Check> checks() {
   std::vector<driver::Check> checks;
-  add_checks<float>(checks, "recurrent", recurrent_gla, tolerance(Dtype::f32));
-  add_checks<__nv_bfloat16>(checks, "recurrent", recurrent_gla, tolerance(Dtype::bf16));
-  add_checks<float>(checks, "four_kernels", four_kernels_gla, tolerance(Dtype::f32));
-  add_checks<__nv_bfloat16>(checks, "four_kernels", four_kernels_gla, tolerance(Dtype::bf16));
+  add_all_checks<float>(checks);
+  add_all_checks<__nv_bfloat16>(checks);
   return checks;
+}
+
+inline std::string picked_kernel(const Shape& s, Dtype) {
+  return prefers_chunk_parallel(s.B * s.H, s.L, s.E, s.M) ? "chunk_parallel" : "fused";
 }
 
 }  // namespace attn::chunked_gla

@@ -55,9 +55,9 @@ struct Packet {
   // 16-byte read per lane. A lane has columns 2t and 2t + 1 where mma.cuh says t and t + 4; S comes
   // in the same order.
   uint4 q[Tiling::kE / 8][kWarp];
-  // k_j exp(h - c_j), as the sum of two bf16.
-  alignas(16) __nv_bfloat16 k_high[kSubChunk][Tiling::kPitch];
-  alignas(16) __nv_bfloat16 k_low[kSubChunk][Tiling::kPitch];
+  // k_j exp(h - c_j), as the sum of two bf16; two columns to a word.
+  alignas(16) uint32_t k_high[kSubChunk][Tiling::kPitch / 2];
+  alignas(16) uint32_t k_low[kSubChunk][Tiling::kPitch / 2];
   // The scores q_i . exp(c_i - c_j) k_j, j <= i, of each slab's columns, as the sum of two bf16: A
   // fragments of mma_m16n8k16.
   uint4 scores[Tiling::kSlabs][2][kWarp];
@@ -82,12 +82,12 @@ struct SharedStorage {
   int next_row[2][Tiling::kSubChunks][Tiling::kSlabs];
 };
 
-// A part of each sequence: what one block walks.
+// The parts of every sequence that are walked at the same time.
 struct Segments {
   int count;  // of a sequence
-  int rows;   // of each but the last
-  // [B, H * count, sub-chunks of a round, E]: the logarithm, to base 2, of what the state decays by
-  // over a segment is the sum over the rows. Data null: not wanted.
+  int rows;   // of each but the last; a multiple of every tiling's kRows
+  // [B, H * count, 1, E]: the logarithm, to base 2, of what the state decays by over a segment. Data
+  // null: not wanted.
   TensorView<float> log_decay = {};
 };
 
@@ -97,11 +97,11 @@ struct Block {
   const GlaOperands<typename Tiling::T>& x;
   const Segments& segments;
   SharedStorage<Tiling>& smem;
-  bool aligned;      // every row of every operand begins on 16 bytes and holds whole 16 bytes
-  int64_t b, h;      // the head
-  int64_t state_h;   // where its segment's states are
-  int m0;            // the first value column
-  int begin, end;    // rows
+  bool aligned;     // every row of every operand begins on 16 bytes and holds whole 16 bytes
+  int64_t b, h;     // the head
+  int64_t state_h;  // where its segment's states are
+  int m0;           // the first value column
+  int begin, end;   // rows
   int rounds;
 
   __device__ __forceinline__ void meet() const { named_barrier_sync(kRound, Tiling::kThreads); }
@@ -127,7 +127,10 @@ __device__ __forceinline__ float2 load_pair(const float* x) {
   return *reinterpret_cast<const float2*>(x);
 }
 __device__ __forceinline__ float2 load_pair(const __nv_bfloat16* x) {
-  const uint32_t pair = *reinterpret_cast<const uint32_t*>(x);
+  struct __attribute__((may_alias)) Word {
+    uint32_t bits;
+  };
+  const uint32_t pair = reinterpret_cast<const Word*>(x)->bits;
   return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u)};
 }
 

@@ -250,11 +250,10 @@ class PreparingWarp {
       const float k[4] = {k0.x * grow[0], k0.y * grow[1], k1.x * grow[2], k1.y * grow[3]};
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const int e = column_ + n * 8 + pair;
+        const int word = (column_ + n * 8 + pair) / 2;
         const uint32_t high = pack_high(k[2 * i], k[2 * i + 1]);
-        const uint32_t low = pack_low(k[2 * i], k[2 * i + 1], high);
-        *reinterpret_cast<uint32_t*>(&packet.k_high[row + i * 8][e]) = high;
-        *reinterpret_cast<uint32_t*>(&packet.k_low[row + i * 8][e]) = low;
+        packet.k_high[row + i * 8][word] = high;
+        packet.k_low[row + i * 8][word] = pack_low(k[2 * i], k[2 * i + 1], high);
       }
       if constexpr (kOutputs) {
         const float2 q0 = load_pair(q_rows + n * 8), q1 = load_pair(q_rows + n * 8 + 8 * kPitch);
@@ -314,13 +313,23 @@ class PreparingWarp {
     parts[1][lane_] = {low[0], low[1], low[2], low[3]};
   }
 
+  // The sum over the sub-chunks of a round, which different warps have.
   __device__ __forceinline__ void store_log_decay() const {
     const auto& target = block_.segments.log_decay;
-    if (target.data == nullptr || block_.m0 > 0) return;  // all tiles of columns have the same
+    if (target.data == nullptr) return;
+    auto& packets = block_.smem.packets[0];
+#pragma unroll
+    for (int i = 0; i < Tiling::kSlab / kWarp; ++i) {
+      packets[sub_].h[column_ + i * kWarp + lane_] = log_decay_[i];
+    }
+    named_barrier_sync(kHalfwayDone, kThreads);  // the sums of all warps are there
+    if (sub_ > 0 || block_.m0 > 0) return;       // all tiles of columns have the same
 #pragma unroll
     for (int i = 0; i < Tiling::kSlab / kWarp; ++i) {
       const int e = column_ + i * kWarp + lane_;
-      if (e < target.D) target.row(block_.b, block_.state_h, sub_)[e] = log_decay_[i];
+      float sum = 0;
+      for (int sub = 0; sub < Tiling::kSubChunks; ++sub) sum += packets[sub].h[e];
+      if (e < target.D) target.row(block_.b, block_.state_h, 0)[e] = sum;
     }
   }
 

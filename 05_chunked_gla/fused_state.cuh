@@ -160,13 +160,13 @@ class StateWarp {
     }
 
     // S^T += v^T k.
-    const int matrix = lane_ % 16 * Tiling::kPitch + lane_ / 16 * 8;
+    const int matrix = (lane_ % 16 * Tiling::kPitch + lane_ / 16 * 8) / 2;
 #pragma unroll
     for (int n = 0; n < Tiling::kE / 8; n += 2) {
 #pragma unroll
       for (int k_part = 0; k_part < 2; ++k_part) {
         uint32_t k[4];
-        ldmatrix_trans(k, (k_part == 0 ? packet.k_high[0] : packet.k_low[0]) + matrix + n * 8);
+        ldmatrix_trans(k, (k_part == 0 ? packet.k_high[0] : packet.k_low[0]) + matrix + n * 4);
 #pragma unroll
         for (int tile = 0; tile < kTiles; ++tile) {
 #pragma unroll

@@ -1,4 +1,34 @@
-// Gated linear attention in one kernel, on tensor cores.
+// Gated linear attention in one kernel, on tensor cores: memory is read once and written once.
+//
+// The idea: sub-chunks of 16 rows, the size of a tensor core's tile, and a state that never leaves
+// the registers. With c_i the sum of a column's gates after the sub-chunk's first row up to row i,
+// and any h,
+//
+//   o_i = q_i exp(c_i - h) . (S + sum over j <= i of exp(h - c_j) k_j v_j^T)
+//
+// where S is the state, decayed to where the gates sum up to h. So a sub-chunk is three products of
+// small matrices, q S, (q k^T) v and k^T v, once its rows of q and k are scaled. With h halfway,
+// c_last / 2, neither factor leaves the range of a float as long as all gates of a sub-chunk sum up
+// to no less than -88 (2^-128). Where they do, which the kernel sees from the data, the sub-chunk is
+// cut into as many groups of rows as it takes; a gate of -inf begins one. Nothing is clamped.
+//
+// Who computes what: a block has one head and up to 128 of its value columns. Its warps have two
+// jobs. Preparing warps fetch rows (cp.async) and make packets: scaled rows of q and k, and the
+// scores q k^T. State warps own 16 or 32 columns of the state each, and take packet after packet.
+// While packets of one round are taken, those of the next are prepared, and the rows of the two
+// after that are on their way: one barrier per round.
+//
+// How exact: one bf16 product of rounded factors would cost 1.7e-3 for each rounding, as much as
+// rounding the output. So S and the scaled q go in as tf32, the scaled k and the scores as the sum
+// of two bf16; q, k and v as they come are bf16 already.
+//
+// What memory moves: every operand once.
+//
+// What limits it: latency. A multiprocessor has two or three warps per scheduler, which wait for
+// tensor cores, shared memory and each other; the tensor cores are a third busy, and so is memory.
+//
+// What the next step removes: the walk of one block along the whole sequence, where there are fewer
+// heads than multiprocessors.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -8,11 +38,15 @@
 #include "05_chunked_gla/fused_prepare.cuh"
 #include "05_chunked_gla/fused_state.cuh"
 #include "05_chunked_gla/operands.cuh"
+#include "common/device.hpp"
 #include "common/launch.cuh"
 #include "common/shared_storage.cuh"
 
 namespace attn::chunked_gla {
 
+// [doc:kernel]
+// kOutputs: else only the final state is wanted, and q and o are not looked at. accumulate: outputs
+// are added to o.
 template <class Tiling, bool kOutputs>
 __global__ void __launch_bounds__(Tiling::kThreads, Tiling::kBlocks)
     fused_kernel(GlaOperands<typename Tiling::T> x, Segments segments, int column_tiles,
@@ -42,49 +76,62 @@ __global__ void __launch_bounds__(Tiling::kThreads, Tiling::kBlocks)
     PreparingWarp<Tiling, kOutputs>(block).run();
   }
 }
+// [/doc:kernel]
 
 template <class Tiling>
 void launch_fused(const GlaOperands<typename Tiling::T>& x, const Segments& segments,
                   bool accumulate, cudaStream_t stream) {
+  const bool outputs = x.o.data != nullptr;
   const bool aligned = rows_are_16_bytes(x.k) && rows_are_16_bytes(x.v) && rows_are_16_bytes(x.g) &&
-                       (x.o.data == nullptr || (rows_are_16_bytes(x.q) && rows_are_16_bytes(x.o)));
+                       (!outputs || (rows_are_16_bytes(x.q) && rows_are_16_bytes(x.o)));
   const int column_tiles = (x.v.D + Tiling::kM - 1) / Tiling::kM;
   const LaunchConfig config(x.k.B * x.k.H * segments.count * column_tiles, Tiling::kThreads,
                             dynamic_shared_bytes<SharedStorage<Tiling>>(), stream);
-  const auto kernel = x.o.data == nullptr ? fused_kernel<Tiling, false> : fused_kernel<Tiling, true>;
+  const auto kernel = outputs ? fused_kernel<Tiling, true> : fused_kernel<Tiling, false>;
   launch(config, kernel, x, segments, column_tiles, aligned, accumulate);
 }
+
+// How many value columns a block takes.
+inline int64_t column_tile(int64_t E) { return E > 64 && E <= 128 ? 128 : 64; }
 
 // Columns [first, first + size) of a view, or as many of them as there are.
 template <class T>
 TensorView<T> columns(TensorView<T> x, int64_t first, int64_t size) {
-  x.data = x.data == nullptr ? nullptr : x.data + first;
+  if (x.data != nullptr) x.data += first;
   x.D = x.D - first < size ? x.D - first : size;
   return x;
 }
-// The same of a state's rows.
+
+// The same of the rows of a state.
 template <class T>
 TensorView<T> state_rows(TensorView<T> S, int64_t first, int64_t size) {
-  S.data = S.data == nullptr ? nullptr : S.row(0, 0, first);
+  if (S.data != nullptr) S.data = S.row(0, 0, first);
   S.L = S.L - first < size ? S.L - first : size;
   return S;
 }
 
+// [doc:tilings]
+// The tiling for E, by what was fastest of those tried on an H200. A float has twice the rows in
+// shared memory, so that one block fills a multiprocessor.
 template <class T>
 void fused_segments(const GlaOperands<T>& x, const Segments& segments, cudaStream_t stream) {
-#ifndef T64
-#define T64 (sizeof(T) == 2 ? 32 : 16), (sizeof(T) == 2 ? 2 : 4), 2, 3, 32, (sizeof(T) == 2 ? 2 : 1)
-#endif
-#ifndef T128
-#define T128 32, 4, (sizeof(T) == 2 ? 2 : 1), 3, 64, 1
-#endif
-#ifndef T256
-#define T256 16, 4, 1, 2, 64, 1
-#endif
-  if (x.k.D <= 64) return launch_fused<Tiling<T, 64, T64>>(x, segments, false, stream);
-  if (x.k.D <= 128) return launch_fused<Tiling<T, 128, T128>>(x, segments, false, stream);
+  constexpr bool kFloat = sizeof(T) == 4;
+  auto run = [&]<class Tiling>(Tiling) { launch_fused<Tiling>(x, segments, false, stream); };
+  const int64_t E = x.k.D, tiles = (x.v.D + column_tile(E) - 1) / column_tile(E);
+  // Whether every block has a multiprocessor to itself: then more warps share the work of a block.
+  const bool alone = x.k.B * x.k.H * segments.count * tiles <= multiprocessors();
+  //                                 E  columns warps sub-chunks slots slab blocks
+  if constexpr (kFloat) {
+    if (E <= 64) return run(Tiling<T, 64, 16, 4, 2, 3, 32, 1>());
+    if (E <= 128) return run(Tiling<T, 128, 32, 4, 1, 3, 64, 1>());
+  } else {
+    if (E <= 64 && alone) return run(Tiling<T, 64, 16, 4, 4, 3, 32, 1>());
+    if (E <= 64) return run(Tiling<T, 64, 32, 2, 2, 3, 32, 2>());
+    if (E <= 128) return run(Tiling<T, 128, 32, 4, 2, 3, 64, 1>());
+  }
+  // Above 256 rows of the state do not fit: their parts of the outputs are added up in o.
   constexpr int kE = 256;
-  for (int64_t e = 0; e < x.k.D; e += kE) {
+  for (int64_t e = 0; e < E; e += kE) {
     GlaOperands<T> part = x;
     part.q = columns(x.q, e, kE);
     part.k = columns(x.k, e, kE);
@@ -93,10 +140,18 @@ void fused_segments(const GlaOperands<T>& x, const Segments& segments, cudaStrea
     part.final_state = state_rows(x.final_state, e, kE);
     Segments part_segments = segments;
     part_segments.log_decay = columns(segments.log_decay, e, kE);
-    launch_fused<Tiling<T, kE, T256>>(part, part_segments, /*accumulate=*/e > 0, stream);
+    launch_fused<Tiling<T, kE, 16, 4, 1, 2, 64, 1>>(part, part_segments, e > 0, stream);
   }
 }
+// [/doc:tilings]
 
+// step2_fused_float.cu and step2_fused_bf16.cu hold them.
+extern template void fused_segments(const GlaOperands<float>&, const Segments&, cudaStream_t);
+extern template void fused_segments(const GlaOperands<__nv_bfloat16>&, const Segments&,
+                                    cudaStream_t);
+
+// Gated linear attention; for floats with tf32 products. Throws std::invalid_argument for operands
+// that do not fit together, CudaError when a launch fails.
 template <class T>
 void fused_gla(const GlaOperands<T>& x, cudaStream_t stream = 0) {
   check_gla(x);

@@ -1,4 +1,21 @@
-// Gated linear attention with the sequence cut into segments that are walked at the same time.
+// Gated linear attention with every sequence cut into segments that are walked at the same time.
+//
+// The idea: with few heads, the fused kernel leaves multiprocessors idle. What segments need of each
+// other is the state they begin with, and the state after a segment is
+//
+//   (what the segment adds, begun at zero) + (what it decays by) * (the state it began with),
+//
+// so that three kernels do it: what each segment adds, all at the same time (the fused kernel
+// without outputs); a scan over the segments; and the fused kernel on every segment from its state.
+//
+// Who computes what: in the scan a thread owns one element of the state of one head, and goes
+// through the segments. The other two are step 2's.
+//
+// What memory moves: k, v and g twice, q and o once, 8 bytes of state per element and segment. This
+// is the literature's way to recompute: keeping the state of every 64 rows instead would write and
+// read 2 E M / 64 floats per row, for E = M = 128 six times as much as reading k, v and g again.
+//
+// What limits it: the same latency as in step 2, now twice: up to a half of what the segments gain.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -16,11 +33,11 @@ namespace attn::chunked_gla {
 
 constexpr int kScanThreads = 256;
 
-// From the state that each segment adds to the state that each segment begins with. A thread owns
-// one element of the state of one head.
+// [doc:scan]
+// From the state that each segment adds to the state that each segment begins with.
 inline __global__ void __launch_bounds__(kScanThreads)
-    scan_segments_kernel(TensorView<float> states,           // [B, H * count, E, M], in place
-                         TensorView<const float> log_decay,  // [B, H * count, parts, E]
+    scan_segments_kernel(TensorView<float> states,               // [B, H * count, E, M], in place
+                         TensorView<const float> log_decay,      // [B, H * count, 1, E]
                          TensorView<const float> initial_state,  // [B, H, E, M], or null
                          TensorView<float> final_state,          // [B, H, E, M], or null
                          int blocks_per_head, int count) {
@@ -32,61 +49,63 @@ inline __global__ void __launch_bounds__(kScanThreads)
   float S = initial_state.data == nullptr ? 0 : initial_state.row(b, h, e)[m];
   // A few segments at a time, so that their loads are on their way together.
   constexpr int kAhead = 4;
-  for (int first = 0; first < count; first += kAhead) {
-    float added[kAhead], decay[kAhead];
+  for (int first = h * count; first < (h + 1) * count; first += kAhead) {
+    float added[kAhead] = {}, decay[kAhead] = {};
 #pragma unroll
     for (int j = 0; j < kAhead; ++j) {
-      if (first + j >= count) break;
-      const int slice = h * count + first + j;
-      float log_sum = 0;
-      for (int part = 0; part < log_decay.L; ++part) log_sum += log_decay.row(b, slice, part)[e];
-      decay[j] = exp2_approx(log_sum);
-      added[j] = states.row(b, slice, e)[m];
+      if (first + j >= (h + 1) * count) break;
+      added[j] = states.row(b, first + j, e)[m];
+      decay[j] = exp2_approx(log_decay.row(b, first + j, 0)[e]);
     }
 #pragma unroll
     for (int j = 0; j < kAhead; ++j) {
-      if (first + j >= count) break;
-      states.row(b, h * count + first + j, e)[m] = S;
+      if (first + j >= (h + 1) * count) break;
+      states.row(b, first + j, e)[m] = S;
       S = S * decay[j] + added[j];
     }
   }
   if (final_state.data != nullptr) final_state.row(b, h, e)[m] = S;
 }
+// [/doc:scan]
 
+// How many segments fill the multiprocessors, one block each.
+inline int64_t segments_to_fill(int64_t heads, int64_t E, int64_t M) {
+  const int64_t blocks = heads * ((M + column_tile(E) - 1) / column_tile(E));
+  return std::max<int64_t>(1, multiprocessors() / blocks);
+}
+
+// [doc:chunk_parallel]
+// As fused_gla. Throws CudaError also when there is no memory for the states of the segments.
 template <class T>
 void chunk_parallel_gla(const GlaOperands<T>& x, cudaStream_t stream = 0) {
   check_gla(x);
   const int64_t B = x.q.B, H = x.q.H, E = x.q.D, M = x.v.D;
-#ifndef FILL
-#define FILL 1
-#endif
-  const int64_t blocks = B * H * ((M + (E <= 128 && E > 64 ? 127 : 63)) / (E <= 128 && E > 64 ? 128 : 64));
-  const int64_t slots = multiprocessors() * (E <= 64 ? 2 : 1);
-  int64_t count = std::max<int64_t>(1, slots * FILL / blocks);
-  const int64_t rows = ((x.q.L + count - 1) / count + 31) / 32 * 32;
-  count = (x.q.L + rows - 1) / rows;
-  constexpr int kParts = 2;
-  StreamBuffer<float> state_memory(B * H * count * E * M, stream);
-  StreamBuffer<float> decay_memory(B * H * count * kParts * E, stream);
-  const TensorView<float> states = dense_view(state_memory.data(), B, H * count, E, M, Layout::BHLD);
-  const TensorView<float> log_decay =
-      dense_view(decay_memory.data(), B, H * count, int64_t{E <= 64 || (E <= 128 && sizeof(T) == 2) ? 2 : 1}, E, Layout::BHLD);
-  const Segments segments = {static_cast<int>(count), static_cast<int>(rows), log_decay};
+  constexpr int64_t kWholeRounds = 64;  // the most rows that a tiling has in a round
+  const int64_t wanted = segments_to_fill(B * H, E, M);
+  const int64_t rows = (x.q.L + wanted * kWholeRounds - 1) / (wanted * kWholeRounds) * kWholeRounds;
+  const int64_t count = (x.q.L + rows - 1) / rows;
 
-  GlaOperands<T> local = x;
-  local.o.data = nullptr;
-  local.initial_state = {};
-  local.final_state = states;
-  fused_segments(local, segments, stream);
+  StreamBuffer<float> state_memory(B * H * count * E * M, stream);
+  StreamBuffer<float> decay_memory(B * H * count * E, stream);
+  const auto states = dense_view(state_memory.data(), B, H * count, E, M, Layout::BHLD);
+  const auto log_decay = dense_view(decay_memory.data(), B, H * count, 1, E, Layout::BHLD);
+  const Segments segments = {static_cast<int>(count), static_cast<int>(rows)};
+
+  GlaOperands<T> sums = x;
+  sums.o.data = nullptr;
+  sums.initial_state = {};
+  sums.final_state = states;
+  fused_segments(sums, {segments.count, segments.rows, log_decay}, stream);
 
   const int blocks_per_head = static_cast<int>((E * M + kScanThreads - 1) / kScanThreads);
   launch({B * H * blocks_per_head, kScanThreads, 0, stream}, scan_segments_kernel, states,
-         log_decay, x.initial_state, x.final_state, blocks_per_head, static_cast<int>(count));
+         log_decay, x.initial_state, x.final_state, blocks_per_head, segments.count);
 
   GlaOperands<T> whole = x;
   whole.initial_state = states;
   whole.final_state = {};
-  fused_segments(whole, {segments.count, segments.rows}, stream);
+  fused_segments(whole, segments, stream);
 }
+// [/doc:chunk_parallel]
 
 }  // namespace attn::chunked_gla

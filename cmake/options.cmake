@@ -53,10 +53,19 @@ elseif(ATTN_SANITIZE)
   message(FATAL_ERROR "ATTN_SANITIZE is '${ATTN_SANITIZE}'; it may be empty, address or thread")
 endif()
 
-# Without a GPU the same .cu files are C++ sources. Their #pragma unroll is nvcc's.
+# Without a GPU the same .cu files are C++ sources. Their #pragma unroll is nvcc's: clang would obey
+# it, and g++ -O3 unrolls without being told. Neither makes the emulation faster, and it takes
+# minutes to compile.
 function(attn_cuda_sources)
-  if(NOT ATTN_GPU)
-    set_source_files_properties(${ARGN} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS
-                                -Wno-unknown-pragmas)
+  if(ATTN_GPU)
+    return()
   endif()
+  set(options -Wno-unknown-pragmas)
+  if(CMAKE_CXX_COMPILER_ID MATCHES Clang)
+    list(APPEND options "SHELL:-mllvm -pragma-unroll-threshold=1" -Wno-pass-failed)
+  endif()
+  if(NOT ATTN_SANITIZE)
+    list(APPEND options $<$<CONFIG:Release>:-O2>)
+  endif()
+  set_source_files_properties(${ARGN} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "${options}")
 endfunction()

@@ -8,7 +8,8 @@ get_filename_component(ATTN_ROOT ${ATTN_ROOT} ABSOLUTE)
 include(${CMAKE_CURRENT_LIST_DIR}/options.cmake)
 
 # add_stage(): the executable of the stage in the current folder, named like the folder, from its
-# main.cu (or main.cpp, for a stage without kernels), and the test that it verifies itself.
+# main.cu (or main.cpp, for a stage without kernels), and the test that it verifies itself, in every
+# dtype.
 function(add_stage)
   get_filename_component(name ${CMAKE_CURRENT_SOURCE_DIR} NAME)
   if(EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/main.cu)

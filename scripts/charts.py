@@ -357,7 +357,7 @@ def parse_shape(text):
 
 class Parser(argparse.ArgumentParser):
     def error(self, message):  # one line, where argparse prints its usage as well
-        raise ResultsError(f"charts.py: {message}")
+        raise ResultsError(f"{self.prog}: {message}")
 
 
 def main():

@@ -26,15 +26,20 @@ pack() {  # EXECUTABLE FOLDER
   mkdir -p "$bundle/$2"
   cp "$1" "$bundle/$2/"
   # All but what every machine has: glibc, and the compiler's runtime, of which NVIDIA's tools may
-  # need a newer one than this machine's.
-  ldd "$1" | awk '$3 ~ /^\// {print $3}' |
-    grep -Ev '/lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s)\.so' | xargs -r cp -t "$bundle/lib"
+  # need a newer one than this machine's. And but cuBLAS: it would be most of the bundle, and is in
+  # the CUDA toolkit there.
+  local elsewhere='/lib(c|m|dl|rt|pthread|stdc[+][+]|gcc_s|cublas|cublasLt)[.]so'
+  ldd "$1" | awk -v elsewhere="$elsewhere" '$3 ~ /^\// && $3 !~ elsewhere {print $3}' |
+    xargs -r cp -t "$bundle/lib"
 }
+# The stages' drivers and examples.
 for folder in [0-9][0-9]_*/; do
   stage=${folder%/}
-  if [[ -x $build/$stage/$stage ]]; then
-    pack "$build/$stage/$stage" "$stage"
-  fi
+  for executable in "$build/$stage"/*; do
+    if [[ -f $executable && -x $executable ]]; then
+      pack "$executable" "$stage"
+    fi
+  done
 done
 # The tests that this build has, beside the drivers.
 while IFS= read -r test; do

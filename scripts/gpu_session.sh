@@ -7,11 +7,12 @@
 # and the results, at most 8 files. --stage leaves the other stages out, and the build's tests. A
 # PART is one of these; all of them unless named:
 #
-#   verify     the tests that the build has, and every stage over the whole grid of shapes
+#   verify     the tests that the build has; every stage over the whole grid; its examples
 #   time       every stage at the shapes of record                                  -> time.jsonl
 #   sweep      the stages from 04 on against the length of the sequence             -> sweep.jsonl
 #   sanitize   compute-sanitizer's four tools on every kernel, at few ragged shapes -> sanitize.log
 #   profile    Nsight Compute on every kernel                                       -> profile.csv
+#   lab        the stages' labs                                                     -> lab.ndjson
 #
 # It goes on after a failure, names the failures at the end, and then exits with 1.
 #
@@ -23,7 +24,7 @@ usage_error() {
   exit 2
 }
 
-readonly all_parts='verify time sweep sanitize profile'
+readonly all_parts='verify time sweep sanitize profile lab'
 (($# >= 2)) ||
   usage_error "usage: gpu_session.sh BUILD OUT [--stage NAME] [PART...], PART one of: $all_parts"
 [[ -d $1 ]] || usage_error "there is no folder '$1'"
@@ -58,7 +59,8 @@ if [[ -n $only_stage ]]; then
     usage_error "--stage $only_stage: there is none; it may be: ${stages[*]}"
   stages=("$only_stage")
 fi
-export LD_LIBRARY_PATH="$build/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+# Libraries are those of the bundle, if it is one; cuBLAS is that of this machine's toolkit.
+export LD_LIBRARY_PATH="$build/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}:/usr/local/cuda/lib64"
 export PATH="$PATH:/usr/local/cuda/bin"
 nvidia-smi -L >/dev/null 2>&1 || usage_error "nvidia-smi sees no GPU"
 
@@ -175,7 +177,7 @@ each_kernel() {  # NAME COMMAND [ARGUMENT...]
 }
 
 verify() {
-  local test stage dtype
+  local test stage dtype example
   if [[ -z $only_stage ]]; then
     for test in "$build"/tests/*; do
       if [[ -f $test && -x $test ]]; then
@@ -189,6 +191,11 @@ verify() {
       if [[ $stage != 01_* ]]; then
         attempt "verify $stage $dtype over 2^31 elements" "${no_grid[@]}" \
           "$build/$stage/$stage" --dtype "$dtype" --shape "$large_shape" --verify-only
+      fi
+    done
+    for example in "$build/$stage"/*; do
+      if [[ -f $example && -x $example && $example != */"$stage" ]]; then
+        attempt "verify $stage $(basename "$example")" "$example"
       fi
     done
   done
@@ -303,6 +310,18 @@ profile_one() {  # STAGE KERNEL DTYPE
   return "$status"
 }
 
+lab() {
+  local stage executable
+  rm -f "$out/lab.ndjson"
+  for stage in "${stages[@]}"; do
+    for executable in "$build/$stage"/*_lab; do
+      if [[ -x $executable ]]; then
+        attempt "lab $(basename "$executable")" "$executable" --results "$out/lab.ndjson"
+      fi
+    done
+  done
+}
+
 session() {
   printf '%s\n' "$(date -u +%Y-%m-%dT%H:%M:%SZ), parts: ${parts[*]}"
   nvidia-smi --format=csv,noheader \
@@ -317,6 +336,7 @@ session() {
       sweep) sweep ;;
       sanitize) sanitize ;;
       profile) profile ;;
+      lab) lab ;;
     esac
   done
   printf '\n'

@@ -91,7 +91,7 @@ class Result:
 
 
 # Without these a chart would divide by zero or take the logarithm of nothing.
-POSITIVE = {"speedup", "median_ms", "min_ms", "max_ms", "samples"}
+POSITIVE = {"speedup", "median_ms", "min_ms", "max_ms", "samples", "strength"}
 DATE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 
 
@@ -117,8 +117,8 @@ def _shape(value):
     return Shape(**value)
 
 
-def parse_line(line):
-    """The result on one line; ValueError says what is wrong with it."""
+def parse_line(line, kind=Result):
+    """The record on one line, of a dataclass; ValueError says what is wrong with it."""
     try:
         record = json.loads(line, parse_constant=_reject_constant)
     except json.JSONDecodeError as error:
@@ -131,7 +131,7 @@ def parse_line(line):
         )
 
     values = {}
-    for field in dataclasses.fields(Result):
+    for field in dataclasses.fields(kind):
         if field.name not in record:
             if field.default is not dataclasses.MISSING:
                 continue
@@ -153,11 +153,11 @@ def parse_line(line):
         values[field.name] = value
     if not DATE.fullmatch(values["date"]):
         raise ValueError(f"'date' should look like 2026-11-20T16:30:00Z, not '{values['date']}'")
-    return Result(**values)
+    return kind(**values)
 
 
-def load(path):
-    """All results of one file, in the order they were recorded."""
+def load(path, kind=Result):
+    """All records of one file, in the order they were recorded."""
     try:
         with open(path, encoding="utf-8") as file:
             lines = file.read().splitlines()
@@ -170,7 +170,7 @@ def load(path):
         if not line.strip():
             continue
         try:
-            results.append(parse_line(line))
+            results.append(parse_line(line, kind))
         except ValueError as error:
             raise ResultsError(f"{path}:{number}: {error}") from None
     if not results:

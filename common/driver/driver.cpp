@@ -28,28 +28,30 @@ std::vector<Variant> selected_variants(const Stage& stage, const Options& option
 class Run {
  public:
   Run(const Stage& stage, const Options& options)
-      : stage_(stage),
-        options_(options),
-        variants_(selected_variants(stage, options)),
-        own_(selected_kernels(stage, options)),
-        all_(own_) {
-    for (const Variant& variant : variants_)
-      verifiers_.emplace_back(variant.op, options.dtype, options.seed, stage.on_host);
-    // The previous stage's kernel goes first: it is what the others are compared with.
-    for (const Kernel& kernel : variants_.front().previous)
-      if (kernel.dtype == options.dtype) all_.insert(all_.begin(), &kernel);
+      : stage_(stage), options_(options), variants_(selected_variants(stage, options)) {
+    for (Dtype dtype : options.dtypes) {
+      Selected& selected = selected_.emplace_back();
+      selected.dtype = dtype;
+      selected.kernels = selected_kernels(stage, options, dtype);
+      for (const Variant& variant : variants_)
+        selected.verifiers.emplace_back(variant.op, dtype, options.seed, stage.on_host);
+    }
   }
 
   void list() const {
-    for (const Kernel* kernel : own_) std::printf("%s\n", kernel->name.c_str());
+    for (const Kernel* kernel : selected_.front().kernels)
+      std::printf("%s\n", kernel->name.c_str());
     for (const Shape& shape : shapes())
       std::printf("picked at %s: %s\n", to_string(shape).c_str(), picked_kernel(shape).c_str());
   }
 
   void run() {
     const Environment environment = find_environment(stage_.on_host);
-    if (options_.dtype == Dtype::bf16 && can_time() && !stage_.on_host &&
-        std::stod(environment.sm) < 8)
+    const bool lacks_bf16 = !stage_.on_host && !kEmulated && std::stod(environment.sm) < 8 &&
+                            std::erase_if(selected_, [](const Selected& selected) {
+                              return selected.dtype == Dtype::bf16;
+                            });
+    if (selected_.empty())
       throw BadInput("--dtype bf16: " + environment.device + " is sm " + environment.sm +
                      " and lacks it; accepted is f32");
     plan_ = parse_benchmark_flags(options_.benchmark_flags, stage_.on_host);
@@ -58,15 +60,18 @@ class Run {
 
     std::printf("%s: %s\n", stage_.name.c_str(), stage_.idea.c_str());
     std::printf("runs on: %s\n", describe(environment, stage_.on_host).c_str());
-    std::printf("computes: %s, %s, B,H,L,E,M =", to_string(op()).c_str(),
-                to_string(options_.dtype).c_str());
+    std::printf("computes: %s, ", to_string(op()).c_str());
+    for (const Selected& selected : selected_)
+      std::printf("%s, ", to_string(selected.dtype).c_str());
+    std::printf("B,H,L,E,M =");
     for (const Shape& shape : shapes()) std::printf(" %s", to_string(shape).c_str());
     std::printf("\n");
+    if (lacks_bf16) std::printf("not verified here, this GPU lacks it: bf16\n");
     std::fflush(stdout);
 
-    verify_grid();
+    for (const Selected& selected : selected_) verify_grid(selected);
     run_checks();
-    verify_shapes();
+    for (const Selected& selected : selected_) verify_shapes(selected);
     if (options_.verify_only) return;
     if (!timed()) {
       std::printf(
@@ -79,14 +84,21 @@ class Run {
   }
 
  private:
-  // Of the first variant is everything but the grid.
+  // The stage's kernels of one dtype that run.
+  struct Selected {
+    Dtype dtype;
+    std::vector<const Kernel*> kernels;
+    std::vector<Verifier> verifiers;  // one for each variant
+  };
+
+  // Of the first variant is everything but the grid; of the first dtype all that is timed.
   const Operator& op() const { return variants_.front().op; }
-  const Verifier& verifier() const { return verifiers_.front(); }
+  Dtype dtype() const { return selected_.front().dtype; }
 
   std::string picked_kernel(const Shape& shape) const {
-    if (stage_.pick) return stage_.pick(shape);
+    if (stage_.pick) return stage_.pick(shape, dtype());
     return std::find_if(stage_.kernels.rbegin(), stage_.kernels.rend(),
-                        [&](const Kernel& kernel) { return kernel.dtype == options_.dtype; })
+                        [&](const Kernel& kernel) { return kernel.dtype == dtype(); })
         ->name;
   }
 
@@ -101,16 +113,25 @@ class Run {
   // The shapes to verify besides the grid. The default one is for timing: too large to emulate.
   std::vector<Shape> shapes_to_verify() const { return can_time() ? shapes() : options_.shapes; }
 
+  // The previous stage's kernel goes first: it is what the others are compared with.
+  std::vector<const Kernel*> timed_kernels() const {
+    std::vector<const Kernel*> kernels = selected_.front().kernels;
+    for (const Kernel& kernel : variants_.front().previous)
+      if (kernel.dtype == dtype()) kernels.insert(kernels.begin(), &kernel);
+    return kernels;
+  }
+
   void plan_jobs() {
     for (const Shape& shape : shapes()) {
-      for (const Kernel* kernel : all_) {
+      for (const Kernel* kernel : timed_kernels()) {
         const std::string name = stage_.name + "/" + kernel->name + "/" + to_string(shape);
         if (plan_.selects(name)) jobs_.push_back({name, kernel, shape});
       }
     }
     if (jobs_.empty())
       throw BadInput("--benchmark_filter=" + plan_.filter + ": matches no benchmark, as " +
-                     stage_.name + "/" + own_.front()->name + "/" + to_string(shapes().front()));
+                     stage_.name + "/" + selected_.front().kernels.front()->name + "/" +
+                     to_string(shapes().front()));
   }
 
   void require_fit(const Environment& environment) const {
@@ -121,15 +142,22 @@ class Run {
                     needed / 1e9, on.c_str(), free / 1e9);
       throw BadInput("--shape " + to_string(shape) + text + "a smaller one is accepted");
     };
-    for (const Shape& shape : shapes_to_verify()) {
-      require(shape, verifier().host_bytes(shape), free_host_bytes(), "the host");
-      if (!stage_.on_host && !kEmulated)
-        require(shape, verifier().device_bytes(shape), free_device_bytes(), environment.device);
+    for (const Selected& selected : selected_) {
+      const Verifier& verifier = selected.verifiers.front();
+      for (const Shape& shape : shapes_to_verify()) {
+        require(shape, verifier.host_bytes(shape), free_host_bytes(), "the host");
+        if (!stage_.on_host && !kEmulated)
+          require(shape, verifier.device_bytes(shape), free_device_bytes(), environment.device);
+      }
     }
   }
 
-  void verify_grid() const {
-    const Plan plan = verification_plan(stage_.on_host, own_.size(), options_.seed);
+  void verify_grid(const Selected& selected) const {
+    const auto& [dtype, kernels, verifiers] = selected;
+    size_t all_kernels = 0;
+    for (const Selected& each : selected_) all_kernels += each.kernels.size();
+    Plan plan = verification_plan(stage_.on_host, all_kernels, options_.seed);
+    plan.seconds *= double(kernels.size()) / all_kernels;
     const std::vector<Plan> dealt = deal(plan, variants_.size());
     size_t shapes = 0;
     bool many_slices = false;
@@ -137,55 +165,58 @@ class Run {
     double worst = -1, bound = 1;
     std::string where;
     for (size_t i = 0; i < variants_.size(); ++i) {
-      for (const auto& [at, errors] : verifiers_[i].run(own_, dealt[i])) {
+      for (const auto& [at, errors] : verifiers[i].run(kernels, dealt[i])) {
         ++shapes;
         many_slices |= has_many_slices(at.shape);
-        for (size_t k = 0; k < own_.size(); ++k) {
-          if (errors[k].rel() / error_bound(*own_[k]) <= worst / bound) continue;
+        for (size_t k = 0; k < kernels.size(); ++k) {
+          if (errors[k].rel() / error_bound(*kernels[k]) <= worst / bound) continue;
           worst = errors[k].rel();
-          bound = error_bound(*own_[k]);
+          bound = error_bound(*kernels[k]);
           const std::string& inputs = variants_[i].op.distribution;
-          where = own_[k]->name + " at " + to_string(at.shape) +
+          where = kernels[k]->name + " at " + to_string(at.shape) +
                   (inputs.empty() ? "" : ", inputs " + inputs);
         }
       }
     }
     std::printf(
-        "verified: %zu of %zu shapes, %zu kernel%s: worst relative error %.2g (%s), at most %g is "
-        "right\n",
-        shapes, whole_grid().size(), own_.size(), own_.size() == 1 ? "" : "s", worst, where.c_str(),
-        bound);
+        "verified: %zu of %zu shapes, %zu %s kernel%s: worst relative error %.2g (%s), at most %g "
+        "is right\n",
+        shapes, whole_grid().size(), kernels.size(), to_string(dtype).c_str(),
+        kernels.size() == 1 ? "" : "s", worst, where.c_str(), bound);
     if (!many_slices)
-      std::printf("not verified here, it would take too long: more than 65535 slices (b, h)\n");
+      std::printf("not verified here, it would take too long: more than 65535 slices (b, h), %s\n",
+                  to_string(dtype).c_str());
     std::fflush(stdout);
   }
 
   void run_checks() const {
     for (const Check& check : stage_.checks) {
-      Comparison found;
-      try {
-        found = check.run();
-      } catch (const std::exception& error) {
-        throw WrongResult(check.name + " failed: " + error.what());
-      }
-      require_right(found, {"o", Axes::BHLM}, check.tolerance, check.name);
+      const auto [found, output] = [&] {
+        try {
+          return check.run();
+        } catch (const std::exception& error) {
+          throw WrongResult(check.name + " failed: " + error.what());
+        }
+      }();
+      require_right(found, output, check.tolerance, check.name);
       std::printf("checked: %s: relative error %.2g, at most %g is right\n", check.name.c_str(),
                   found.rel(), check.tolerance);
     }
   }
 
   // The shapes asked for, in both layouts; the previous stage's kernel too, if it is timed.
-  void verify_shapes() {
-    const auto& kernels = timed() ? all_ : own_;
+  void verify_shapes(const Selected& selected) {
+    const auto kernels = timed() ? timed_kernels() : selected.kernels;
     Plan plan;
     for (const Shape& shape : shapes_to_verify())
       for (Layout layout : {Layout::BHLD, Layout::BLHD}) plan.cases.push_back({shape, layout});
-    for (const auto& [at, errors] : verifier().run(kernels, plan)) {
+    for (const auto& [at, errors] : selected.verifiers.front().run(kernels, plan)) {
       if (at.layout != Layout::BHLD) continue;  // timed is the first
       for (size_t k = 0; k < kernels.size(); ++k) {
         errors_.push_back({kernels[k], at.shape, errors[k]});
-        std::printf("verified: %s at %s: relative error %.2g\n", kernels[k]->name.c_str(),
-                    to_string(at.shape).c_str(), errors[k].rel());
+        std::printf("verified: %s %s at %s: relative error %.2g\n", kernels[k]->name.c_str(),
+                    to_string(selected.dtype).c_str(), to_string(at.shape).c_str(),
+                    errors[k].rel());
       }
     }
     std::fflush(stdout);
@@ -193,8 +224,7 @@ class Run {
 
   void time_and_report(const Environment& environment) const {
     const Rates rates = stage_.on_host ? measure_host_rates() : measure_device_rates();
-    const auto timings =
-        run_benchmarks(jobs_, plan_, op(), options_.dtype, options_.seed, stage_.on_host);
+    const auto timings = run_benchmarks(jobs_, plan_, op(), dtype(), options_.seed, stage_.on_host);
     std::vector<Row> rows;
     for (size_t i = 0; i < jobs_.size(); ++i) {
       const BenchmarkJob& job = jobs_[i];
@@ -205,10 +235,9 @@ class Run {
       rows.push_back({job.kernel, job.shape, picked, error->comparison, timings[i]});
     }
     compare_with_baselines(rows);
-    print_table(stage_, op(), options_.dtype, rows, rates);
+    print_table(stage_, op(), dtype(), rows, rates);
     if (options_.results.empty()) return;
-    append_records(options_.results,
-                   make_records(stage_, op(), options_.dtype, rows, rates, environment));
+    append_records(options_.results, make_records(stage_, op(), dtype(), rows, rates, environment));
     std::printf("recorded in %s\n", options_.results.c_str());
   }
 
@@ -221,9 +250,7 @@ class Run {
   const Stage& stage_;
   const Options& options_;
   const std::vector<Variant> variants_;  // on the grid all are verified; the rest is of the first
-  std::vector<Verifier> verifiers_;      // one for each
-  std::vector<const Kernel*> own_;       // the stage's kernels that --dtype and --kernel select
-  std::vector<const Kernel*> all_;       // and before them the previous stage's
+  std::vector<Selected> selected_;       // one for each dtype; never empty
   BenchmarkPlan plan_;
   std::vector<BenchmarkJob> jobs_;
   std::vector<Error> errors_;

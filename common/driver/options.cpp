@@ -20,7 +20,9 @@ constexpr Flag kFlags[] = {
     {"--shape", "B,H,L,E,M",
      "batch, heads, sequence length, head size of q and k, head size of v; may be given several "
      "times"},
-    {"--dtype", "f32|bf16", "element type of inputs and outputs"},
+    {"--dtype", "f32|bf16",
+     "element type of inputs and outputs; not given: the stage's default, with --verify-only each "
+     "in turn"},
     {"--inputs", "NAME",
      "what the inputs are drawn from; not given: the grid of shapes takes each in turn, the rest "
      "the stage's first"},
@@ -30,6 +32,10 @@ constexpr Flag kFlags[] = {
     {"--list", nullptr, "print the kernels, and which one the stage picks at the shape"},
     {"--results", "FILE", "append the measurements to this file, one JSON object per line"},
 };
+
+bool contains(const auto& range, const auto& value) {
+  return std::find(range.begin(), range.end(), value) != range.end();
+}
 
 std::string join(const std::vector<std::string>& words) {
   std::string text;
@@ -79,7 +85,7 @@ std::string one_line(const CLI::ParseError& error, const std::vector<std::string
   }
   for (const auto& argument : arguments) {
     const std::string name = argument.substr(0, argument.find('='));
-    if (argument.starts_with("-") && std::find(names.begin(), names.end(), name) == names.end())
+    if (argument.starts_with("-") && !contains(names, name))
       return "unknown flag " + name + "; accepted are " + join(names) +
              ", --help and Google Benchmark's --benchmark_ flags";
   }
@@ -104,10 +110,19 @@ uint64_t parse_seed(const std::string& text) {
   return seed;
 }
 
-std::vector<std::string> kernel_names(const Stage& stage, Dtype dtype) {
+// The element types that the stage has kernels of, its default first.
+std::vector<Dtype> dtypes_of(const Stage& stage) {
+  std::vector<Dtype> dtypes = {stage.default_dtype};
+  for (const auto& kernel : stage.kernels)
+    if (!contains(dtypes, kernel.dtype)) dtypes.push_back(kernel.dtype);
+  return dtypes;
+}
+
+std::vector<std::string> kernel_names(const Stage& stage, const std::vector<Dtype>& dtypes) {
   std::vector<std::string> names;
   for (const auto& kernel : stage.kernels)
-    if (kernel.dtype == dtype) names.push_back(kernel.name);
+    if (contains(dtypes, kernel.dtype) && !contains(names, kernel.name))
+      names.push_back(kernel.name);
   return names;
 }
 
@@ -146,13 +161,18 @@ Options parse_options(const Stage& stage, int argc, char** argv) {
     for (const auto& text : values["--shape"])
       options.shapes.push_back(parse_value("--shape", text, parse_shape));
 
-  options.dtype = stage.default_dtype;
+  options.verify_only = values.count("--verify-only");
+  options.list = values.count("--list");
+  options.dtypes = dtypes_of(stage);
   if (values.count("--dtype")) {
     const std::string& text = only(values, "--dtype");
-    options.dtype = parse_value("--dtype", text, parse_dtype);
-    if (kernel_names(stage, options.dtype).empty())
+    const Dtype dtype = parse_value("--dtype", text, parse_dtype);
+    if (!contains(options.dtypes, dtype))
       throw BadInput("--dtype " + text + ": no kernel of this stage takes it; accepted is " +
                      to_string(stage.default_dtype));
+    options.dtypes = {dtype};
+  } else if (!options.verify_only || options.list) {
+    options.dtypes = {stage.default_dtype};
   }
   if (values.count("--inputs")) {
     options.inputs = only(values, "--inputs");
@@ -160,16 +180,18 @@ Options parse_options(const Stage& stage, int argc, char** argv) {
     if (names.size() == 1)
       throw BadInput("--inputs " + options.inputs +
                      ": the inputs of this stage are of one kind; accepted is to leave it out");
-    if (std::find(names.begin(), names.end(), options.inputs) == names.end())
+    if (!contains(names, options.inputs))
       throw BadInput("--inputs " + options.inputs + ": expected one of " + join(names));
   }
   if (values.count("--seed"))
     options.seed = parse_value("--seed", only(values, "--seed"), parse_seed);
   if (values.count("--kernel")) {
     options.kernel = only(values, "--kernel");
-    const auto names = kernel_names(stage, options.dtype);
-    if (std::find(names.begin(), names.end(), options.kernel) == names.end())
+    const auto names = kernel_names(stage, options.dtypes);
+    if (!contains(names, options.kernel))
       throw BadInput("--kernel " + options.kernel + ": expected one of " + join(names));
+    std::erase_if(options.dtypes,
+                  [&](Dtype dtype) { return selected_kernels(stage, options, dtype).empty(); });
   }
   if (values.count("--results")) {
     options.results = only(values, "--results");
@@ -177,15 +199,14 @@ Options parse_options(const Stage& stage, int argc, char** argv) {
       throw BadInput("--results " + options.results + ": " + reason +
                      "; expected a file that can be written, or does not exist yet");
   }
-  options.verify_only = values.count("--verify-only");
-  options.list = values.count("--list");
   return options;
 }
 
-std::vector<const Kernel*> selected_kernels(const Stage& stage, const Options& options) {
+std::vector<const Kernel*> selected_kernels(const Stage& stage, const Options& options,
+                                            Dtype dtype) {
   std::vector<const Kernel*> kernels;
   for (const auto& kernel : stage.kernels) {
-    if (kernel.dtype == options.dtype && (options.kernel.empty() || options.kernel == kernel.name))
+    if (kernel.dtype == dtype && (options.kernel.empty() || options.kernel == kernel.name))
       kernels.push_back(&kernel);
   }
   return kernels;

@@ -13,7 +13,9 @@ namespace attn::driver {
 
 struct Options {
   std::vector<Shape> shapes;  // of --shape; empty: the stage's default
-  Dtype dtype;
+  // Of --dtype; not given: the stage's default, and behind it, for --verify-only, its others. Of
+  // each there is a kernel that --kernel selects.
+  std::vector<Dtype> dtypes;
   std::string inputs;  // of --inputs; empty: not given
   uint64_t seed = 0;
   std::string kernel;   // empty: all
@@ -31,7 +33,8 @@ struct BadInput : std::runtime_error {
 
 Options parse_options(const Stage& stage, int argc, char** argv);
 
-// The stage's own kernels that run with these options; never empty.
-std::vector<const Kernel*> selected_kernels(const Stage& stage, const Options& options);
+// The stage's own kernels of one of options.dtypes that run with these options; never empty.
+std::vector<const Kernel*> selected_kernels(const Stage& stage, const Options& options,
+                                            Dtype dtype);
 
 }  // namespace attn::driver

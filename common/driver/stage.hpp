@@ -5,6 +5,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/compare.hpp"
@@ -31,11 +32,19 @@ inline double error_bound(const Kernel& kernel) {
   return kernel.tolerance.value_or(tolerance(kernel.dtype));
 }
 
+// What a check found, and in which output.
+struct Finding {
+  Finding(const Comparison& comparison, OutputSpec output = {"o", Axes::BHLM})
+      : comparison(comparison), output(std::move(output)) {}
+  Comparison comparison;
+  OutputSpec output;
+};
+
 // A check of something that is no Kernel: a layer, an identity between operators.
 struct Check {
   std::string name;
-  double tolerance;                 // on the relative error
-  std::function<Comparison()> run;  // on the device
+  double tolerance;              // on the relative error
+  std::function<Finding()> run;  // on the device
 };
 
 // A stage's operator on inputs of one distribution.
@@ -53,7 +62,7 @@ struct Stage {
   std::vector<Kernel> previous = {};   // as Variant::previous, for `op`
   std::vector<Variant> variants = {};  // `op` on further inputs; all are called by a distribution
   // The kernel the stage's dispatcher takes at a shape; empty: the last of the dtype.
-  std::function<std::string(const Shape&)> pick = {};
+  std::function<std::string(const Shape&, Dtype)> pick = {};
   std::vector<Check> checks = {};
   Shape default_shape = {16, 8, 4096, 64, 64};
   Dtype default_dtype = Dtype::f32;  // a kernel of it must be there

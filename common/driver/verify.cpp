@@ -150,7 +150,8 @@ std::vector<Comparison> Verifier::run_case(const std::vector<const Kernel*>& ker
                                            const Case& at, std::vector<Truth>& truths) const {
   const auto place = [&](const Kernel& kernel) {
     const std::string inputs = op_.distribution.empty() ? "" : "--inputs " + op_.distribution + " ";
-    return kernel.name + " at " + inputs + "--shape " + to_string(at.shape) + ", layout " +
+    return kernel.name + " at --dtype " + to_string(dtype_) + " " + inputs + "--shape " +
+           to_string(at.shape) + ", layout " +
            (at.layout == Layout::BHLD ? "[B, H, L, D]" : "[B, L, H, D]") + ", seed " +
            std::to_string(seed_);
   };

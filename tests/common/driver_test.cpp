@@ -111,7 +111,7 @@ TEST_P(DriverFault, IsNamedAndNothingIsTimedOrRecorded) {
   const Outcome outcome = run_stage(toy_stage(GetParam().fault), {"--results", results_});
   EXPECT_EQ(outcome.status, 1);
   EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
-  EXPECT_TRUE(contains(outcome.err, "second at --shape ")) << outcome.err;
+  EXPECT_TRUE(contains(outcome.err, "second at --dtype f32 --shape ")) << outcome.err;
   for (const auto& part : GetParam().message)
     EXPECT_TRUE(contains(outcome.err, part)) << part << "\nnot in\n" << outcome.err;
   EXPECT_FALSE(contains(outcome.out, "GB/s"));
@@ -141,10 +141,14 @@ TEST_F(Driver, AFailingCheckIsAFailure) {
   wrong.error_square = wrong.reference_square = 1;
   wrong.first_wrong = {0, 0, 3, 4, 2.0, 1.0, false};
   stage.checks = {{"the layer", 1e-5, [&] { return wrong; }}};
-  const Outcome outcome = run_stage(stage, {});
+  Outcome outcome = run_stage(stage, {});
   EXPECT_EQ(outcome.status, 1);
   EXPECT_TRUE(contains(outcome.err, "the layer is wrong: relative error 1")) << outcome.err;
-  EXPECT_TRUE(contains(outcome.err, "[b=0, h=0, l=3, m=4] = 2, expected 1")) << outcome.err;
+  EXPECT_TRUE(contains(outcome.err, " o[b=0, h=0, l=3, m=4] = 2, expected 1")) << outcome.err;
+
+  stage.checks[0].run = [&] { return Finding(wrong, {"state", Axes::BHEM}); };
+  outcome = run_stage(stage, {});
+  EXPECT_TRUE(contains(outcome.err, " state[b=0, h=0, e=3, m=4] = 2, expected 1")) << outcome.err;
 
   // A check that compares nothing proves nothing.
   stage.checks = {{"the layer", 1e-5, [] { return Comparison(); }}};
@@ -219,12 +223,17 @@ TEST_F(Driver, BadInputLeavesTheResultsFileAsItWas) {
 
 TEST_F(Driver, ListsKernelsAndPick) {
   Stage stage = toy_stage();
-  stage.pick = [](const Shape& shape) { return shape.L > 100 ? "second" : "first"; };
-  const Outcome outcome =
+  stage.kernels.push_back(toy_bf16_kernel());
+  stage.pick = [](const Shape& shape, Dtype dtype) {
+    return dtype == Dtype::bf16 ? "third" : shape.L > 100 ? "second" : "first";
+  };
+  Outcome outcome =
       run_stage(stage, {"--list", "--shape", "1,1,10,8,8", "--shape", "1,1,1000,8,8"});
   EXPECT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_EQ(outcome.out,
             "first\nsecond\npicked at 1,1,10,8,8: first\npicked at 1,1,1000,8,8: second\n");
+  outcome = run_stage(stage, {"--list", "--dtype", "bf16", "--shape", "1,1,10,8,8"});
+  EXPECT_EQ(outcome.out, "third\npicked at 1,1,10,8,8: third\n");
 }
 
 TEST_F(Driver, HelpNamesEveryFlag) {
@@ -289,9 +298,45 @@ TEST_F(Driver, KernelsOfTwoDtypes) {
   stage.kernels.back() = toy_bf16_kernel(1.01f);
   outcome = run_stage(stage, {"--verify-only"});
   EXPECT_EQ(outcome.status, 1);
-  EXPECT_TRUE(contains(outcome.err, "third at --shape ")) << outcome.err;
+  EXPECT_TRUE(contains(outcome.err, "third at --dtype bf16 --shape ")) << outcome.err;
   EXPECT_TRUE(contains(outcome.err, "is wrong: relative error 0.01")) << outcome.err;
   EXPECT_EQ(run_stage(stage, {"--verify-only", "--dtype", "f32"}).status, 0);
+}
+
+TEST_F(Driver, VerifyOnlyTakesEachDtypeUnlessOneIsNamed) {
+  Stage stage = toy_stage();
+  stage.kernels.push_back(toy_bf16_kernel());
+  int checked = 0;
+  stage.checks = {{"a check", 1, [&] {
+                     ++checked;
+                     Comparison right;
+                     right.elements = 1;
+                     return right;
+                   }}};
+  Outcome outcome = run_stage(stage, {"--verify-only", "--shape", "1,1,3,4,5"});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  for (const char* part : {"computes: causal product, f32, bf16, B,H,L,E,M = 1,1,3,4,5",
+                           ", 2 f32 kernels: ", ", 1 bf16 kernel: ",
+                           "verified: first f32 at 1,1,3,4,5", "verified: third bf16 at 1,1,3,4,5"})
+    EXPECT_TRUE(contains(outcome.out, part)) << part << "\nnot in\n" << outcome.out;
+  EXPECT_EQ(checked, 1);
+
+  const auto verifies = [&](std::vector<std::string> arguments, const std::string& dtype) {
+    const Outcome outcome = run_stage(stage, arguments);
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    return contains(outcome.out, " " + dtype + " kernel");
+  };
+  EXPECT_TRUE(verifies({"--verify-only", "--dtype", "bf16"}, "bf16"));
+  EXPECT_FALSE(verifies({"--verify-only", "--dtype", "bf16"}, "f32"));
+  EXPECT_TRUE(verifies({"--verify-only", "--kernel", "third"}, "bf16"));
+  EXPECT_FALSE(verifies({"--verify-only", "--kernel", "third"}, "f32"));
+  EXPECT_FALSE(verifies({"--benchmark_min_time=0.01"}, "bf16"));
+  EXPECT_EQ(run_stage(stage, {"--list", "--verify-only"}).out, run_stage(stage, {"--list"}).out);
+  EXPECT_EQ(run_stage(stage, {"--kernel", "third"}).err,
+            "error: --kernel third: expected one of first, second\n");
+
+  stage.kernels.back() = toy_bf16_kernel(1.01f);
+  EXPECT_EQ(run_stage(stage, {"--verify-only"}).status, 1);
 }
 
 TEST_F(Driver, AKernelsOwnToleranceBindsItAlone) {
@@ -361,7 +406,8 @@ TEST_F(Driver, TheGridIsVerifiedOnAllInputs) {
        {std::vector<std::string>{}, {"--inputs", "ones"}}) {
     const Outcome outcome = run_stage(stage, arguments);
     EXPECT_EQ(outcome.status, 1);
-    EXPECT_TRUE(contains(outcome.err, "second at --inputs ones --shape ")) << outcome.err;
+    EXPECT_TRUE(contains(outcome.err, "second at --dtype f32 --inputs ones --shape "))
+        << outcome.err;
   }
   EXPECT_EQ(run_stage(stage, {"--verify-only", "--inputs", "normal"}).status, 0);
 }

@@ -40,6 +40,9 @@ class Session(unittest.TestCase):
             self.program(f"build/{stage}/{stage}", DRIVER.format(stage=stage, bf16=""))
         gla = "05_chunked_gla"
         self.program(f"build/{gla}/{gla}", DRIVER.format(stage=gla, bf16="yes"))
+        example = f"{gla}/05_gla_layer"
+        self.program(f"build/{example}", DRIVER.format(stage=example, bf16=""))
+        self.program(f"build/{gla}/05_gate_lab", DRIVER.format(stage="05_gate_lab", bf16=""))
 
     def program(self, name, text):
         path = os.path.join(self.folder, name)
@@ -71,7 +74,7 @@ class Session(unittest.TestCase):
             os.unlink(calls)
         return done.returncode, done.stdout + done.stderr, called
 
-    def test_each_stage_is_verified_in_each_dtype(self):
+    def test_each_stage_is_verified_in_each_dtype_and_its_examples(self):
         status, out, called = self.run_session("verify")
         self.assertEqual(status, 0, out)
         self.assertEqual(called[0], "a_test --gtest_brief=1")
@@ -79,6 +82,7 @@ class Session(unittest.TestCase):
             "01_cpu_reference --dtype f32 --verify-only",
             "05_chunked_gla --dtype f32 --verify-only",
             "05_chunked_gla --dtype bf16 --verify-only",
+            "05_chunked_gla/05_gla_layer ",
         ]:
             self.assertIn(call, called)
         self.assertNotIn("04_double_buffer --dtype bf16 --verify-only", called)
@@ -112,6 +116,12 @@ class Session(unittest.TestCase):
         self.assertIn(" --shape 16,8,131072,64,64 --results ", called[0])
         self.assertIn("--dtype bf16 --shape 8,8,2048,64,64 --shape 8,8,4096,64,64 ", called[1])
         self.assertIn(" --shape 8,8,262144,64,64 --results ", called[1])
+
+    def test_the_lab(self):
+        status, out, called = self.run_session("lab")
+        results = os.path.join(self.folder, "out", "lab.ndjson")
+        self.assertEqual((status, called), (0, [f"05_gate_lab --results {results}"]), out)
+        self.assertEqual(self.run_session("--stage", "03_shared_mem", "lab")[2], [])
 
     def test_one_stage_alone(self):
         status, out, called = self.run_session("--stage", "05_chunked_gla", "verify", "sanitize")

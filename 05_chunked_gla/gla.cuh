@@ -1,0 +1,27 @@
+// Gated linear attention of stage 05: picks one of its two fast kernels by shape.
+#pragma once
+
+#include "05_chunked_gla/step2_fused.cuh"
+#include "05_chunked_gla/step3_chunk_parallel.cuh"
+
+namespace attn::chunked_gla {
+
+// [doc:pick]
+// Whether segments walked at the same time are faster. They cost nearly two walks, each of a
+// segment, and three launches: with three segments or more of some length that is less than one.
+inline bool prefers_chunk_parallel(int64_t heads, int64_t L, int64_t E, int64_t M) {
+  return segments_to_fill(heads, E, M) >= 3 && L >= 2048;
+}
+// [/doc:pick]
+
+// Gated linear attention of float (with tf32 products) or bf16 tensors by the faster kernel.
+template <class T>
+void gated_linear_attention(const GlaOperands<T>& x, cudaStream_t stream = 0) {
+  if (prefers_chunk_parallel(x.q.B * x.q.H, x.q.L, x.q.D, x.v.D)) {
+    chunk_parallel_gla(x, stream);
+  } else {
+    fused_gla(x, stream);
+  }
+}
+
+}  // namespace attn::chunked_gla
