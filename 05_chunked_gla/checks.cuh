@@ -102,17 +102,18 @@ Comparison check_causal_product(Gla<T>* gla, double bound) {
 template <class T>
 void add_checks(std::vector<driver::Check>& checks, const std::string& kernel, Gla<T>* gla,
                 double bound) {
-  const std::string prefix = kernel + ", " + to_string(dtype_of<T>) + ", ";
+  const auto add = [&](const std::string& what, std::function<driver::Finding()> run) {
+    const std::string name = kernel + ", " + to_string(dtype_of<T>) + ", " + what;
+    checks.push_back({name, bound, std::move(run), kernel, dtype_of<T>});
+  };
   for (const reference::Gates& gates : reference::kAllGates) {
-    checks.push_back({prefix + "states, two parts, gates: " + gates.name, bound, [=] {
-                        return worse(check_states<T>(gla, gates, {1, 2, 100, 33, 70}, Layout::BLHD,
-                                                     /*split=*/100, bound),
-                                     check_states<T>(gla, gates, {2, 1, 100, 64, 17}, Layout::BHLD,
-                                                     /*split=*/37, bound));
-                      }});
+    add(std::string("states, two parts, gates: ") + gates.name, [=] {
+      return worse(
+          check_states<T>(gla, gates, {1, 2, 100, 33, 70}, Layout::BLHD, /*split=*/100, bound),
+          check_states<T>(gla, gates, {2, 1, 100, 64, 17}, Layout::BHLD, /*split=*/37, bound));
+    });
   }
-  checks.push_back({prefix + "without gates the causal product", bound,
-                    [=] { return check_causal_product<T>(gla, bound); }});
+  add("without gates the causal product", [=] { return check_causal_product<T>(gla, bound); });
 }
 
 }  // namespace attn::chunked_gla

@@ -189,8 +189,15 @@ class Run {
     std::fflush(stdout);
   }
 
+  bool asked_for(const Check& check) const {
+    const auto& dtypes = options_.dtypes;
+    return (options_.kernel.empty() || check.kernel.empty() || check.kernel == options_.kernel) &&
+           (!check.dtype || std::find(dtypes.begin(), dtypes.end(), *check.dtype) != dtypes.end());
+  }
+
   void run_checks() const {
     for (const Check& check : stage_.checks) {
+      if (!asked_for(check)) continue;
       const auto [found, output] = [&] {
         try {
           return check.run();

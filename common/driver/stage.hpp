@@ -45,6 +45,9 @@ struct Check {
   std::string name;
   double tolerance;              // on the relative error
   std::function<Finding()> run;  // on the device
+  // Of one kernel and dtype only, and left out where others are asked for; empty: of the stage.
+  std::string kernel = {};
+  std::optional<Dtype> dtype = {};
 };
 
 // A stage's operator on inputs of one distribution.

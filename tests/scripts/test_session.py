@@ -128,10 +128,11 @@ class Session(unittest.TestCase):
         self.assertEqual(status, 0, out)
         self.assertTrue(all("05_chunked_gla" in call for call in called), called)
         sanitized = [call for call in called if call.startswith("sanitizer")]
-        self.assertEqual(len(sanitized), 4 * 2 * 2)  # tools, kernels, inputs
-        self.assertIn("--kernel in_f32 --dtype f32 --shape 1,2,17,1,1 ", sanitized[0])
-        self.assertTrue(sanitized[1].endswith("--inputs resets --verify-only"), sanitized[1])
-        self.assertIn("--kernel in_bf16 --dtype bf16 ", sanitized[2])
+        self.assertEqual(len(sanitized), 4 * 2)  # tools, kernels
+        self.assertIn(
+            "--kernel in_f32 --dtype f32 --inputs resets --shape 1,2,17,1,1 ", sanitized[0]
+        )
+        self.assertIn("--kernel in_bf16 --dtype bf16 ", sanitized[1])
 
     def test_bad_input_is_one_line(self):
         for arguments, what in [
