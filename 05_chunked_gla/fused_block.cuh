@@ -14,8 +14,9 @@
 namespace attn::chunked_gla {
 
 constexpr int kWarp = 32;
-constexpr int kSubChunk = 16;                // rows of an mma.sync tile
-constexpr int kRound = 1, kHalfwayDone = 2;  // named barriers: of the block, of the preparing warps
+constexpr int kSubChunk = 16;  // rows of an mma.sync tile
+// Named barriers: of the whole block, and of the preparing warps only.
+constexpr int kRound = 1, kTaken = 2, kWhole = 3, kHalfwayDone = 4;
 
 // [doc:tiling]
 // How a block divides its head.
@@ -104,7 +105,10 @@ struct Block {
   int begin, end;   // rows
   int rounds;
 
-  __device__ __forceinline__ void meet() const { named_barrier_sync(kRound, Tiling::kThreads); }
+  // All warps of the block meet, from the different loops of their two jobs.
+  __device__ __forceinline__ void meet(int barrier) const {
+    named_barrier_sync(barrier, Tiling::kThreads);
+  }
 
   // Whether rows of sub-chunk `sub` are in no packet yet.
   __device__ __forceinline__ bool incomplete(int round, int sub) const {

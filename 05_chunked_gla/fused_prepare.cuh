@@ -134,7 +134,7 @@ class PreparingWarp {
       cp_async_wait<Tiling::kSlots - 2>();
       // ... from all threads. The packets of `round` are whole before they are taken; and those of
       // round - 1 taken, and their rows of v used, before they are overwritten.
-      block_.meet();
+      block_.meet(kRound);
       if (round >= 0 && block_.any_incomplete(round)) prepare_the_rest(round);
       load(round + Tiling::kSlots);
       if (round + 1 < block_.rounds) prepare_from(round + 1, 0);
@@ -185,9 +185,9 @@ class PreparingWarp {
 #pragma unroll 1
       while (block_.incomplete(round, sub)) {
         const int first = block_.smem.next_row[round % 2][sub][slab_];
-        block_.meet();  // the packet before is taken
+        block_.meet(kTaken);  // the packet before
         if (sub_ == sub) prepare_from(round, first);
-        block_.meet();  // this one is whole
+        block_.meet(kWhole);  // this one
       }
     }
   }
@@ -234,6 +234,7 @@ class PreparingWarp {
       if (!__all_sync(kFullWarp, mild)) return false;
     }
 
+    // [doc:scaled_rows]
     const T* k_rows = smem.k[slot][sub_ * kSubChunk + row] + column_ + pair;
     const T* q_rows = smem.q[slot][sub_ * kSubChunk + row] + column_ + pair;
     float scores[2][4] = {};
@@ -265,7 +266,9 @@ class PreparingWarp {
       }
     }
     if constexpr (kOutputs) store_scores(packet.scores[slab_], scores);
+    // [/doc:scaled_rows]
 
+    // [doc:decays]
     // The last row has x = h.
     if (row == 7) {
 #pragma unroll
@@ -293,6 +296,7 @@ class PreparingWarp {
       packet.between[column_ + e] = exp2_approx(in + h_before[column_ + e]);
       log_decay_[i] += in + h;
     }
+    // [/doc:decays]
     return true;
   }
 

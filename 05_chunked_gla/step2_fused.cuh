@@ -25,7 +25,7 @@
 // What memory moves: every operand once.
 //
 // What limits it: latency. A multiprocessor has two or three warps per scheduler, which wait for
-// tensor cores, shared memory and each other; the tensor cores are a third busy, and so is memory.
+// tensor cores, shared memory and each other. Tensor cores are a third busy, memory two thirds.
 //
 // What the next step removes: the walk of one block along the whole sequence, where there are fewer
 // heads than multiprocessors.

@@ -126,7 +126,7 @@ class Session(unittest.TestCase):
     def test_one_stage_alone(self):
         status, out, called = self.run_session("--stage", "05_chunked_gla", "verify", "sanitize")
         self.assertEqual(status, 0, out)
-        self.assertTrue(all("05_chunked_gla" in call for call in called), called)
+        self.assertTrue(all("05_" in call for call in called), called)
         sanitized = [call for call in called if call.startswith("sanitizer")]
         self.assertEqual(len(sanitized), 4 * 2)  # tools, kernels
         self.assertIn(
