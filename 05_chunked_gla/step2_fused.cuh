@@ -40,6 +40,7 @@
 #include "05_chunked_gla/operands.cuh"
 #include "common/device.hpp"
 #include "common/launch.cuh"
+#include "common/sanitized.hpp"
 #include "common/shared_storage.cuh"
 
 namespace attn::chunked_gla {
@@ -119,15 +120,19 @@ void fused_segments(const GlaOperands<T>& x, const Segments& segments, cudaStrea
   auto run = [&]<class Tiling>(Tiling) { launch_fused<Tiling>(x, segments, false, stream); };
   const int64_t E = x.k.D, tiles = (x.v.D + column_tile(E) - 1) / column_tile(E);
   // Whether every block has a multiprocessor to itself: then more warps share the work of a block.
-  const bool alone = x.k.B * x.k.H * segments.count * tiles <= multiprocessors();
+  [[maybe_unused]] const bool alone = x.k.B * x.k.H * segments.count * tiles <= multiprocessors();
   //                                 E  columns warps sub-chunks slots slab blocks
   if constexpr (kFloat) {
     if (E <= 64) return run(Tiling<T, 64, 16, 4, 2, 3, 32, 1>());
-    if (E <= 128) return run(Tiling<T, 128, 32, 4, 1, 3, 64, 1>());
+    if constexpr (!kSanitized) {
+      if (E <= 128) return run(Tiling<T, 128, 32, 4, 1, 3, 64, 1>());
+    }
   } else {
-    if (E <= 64 && alone) return run(Tiling<T, 64, 16, 4, 4, 3, 32, 1>());
+    if constexpr (!kSanitized) {
+      if (E <= 64 && alone) return run(Tiling<T, 64, 16, 4, 4, 3, 32, 1>());
+      if (E > 64 && E <= 128) return run(Tiling<T, 128, 32, 4, 2, 3, 64, 1>());
+    }
     if (E <= 64) return run(Tiling<T, 64, 32, 2, 2, 3, 32, 2>());
-    if (E <= 128) return run(Tiling<T, 128, 32, 4, 2, 3, 64, 1>());
   }
   // Above 256 rows of the state do not fit: their parts of the outputs are added up in o.
   constexpr int kE = 256;
