@@ -1,0 +1,7 @@
+#include "06_rwkv6/step3_chunked.cuh"
+
+namespace attn::rwkv6 {
+
+template void chunked_segments(const Rwkv6Operands<float>&, const Segments&, cudaStream_t);
+
+}  // namespace attn::rwkv6
