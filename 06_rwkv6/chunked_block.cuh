@@ -87,14 +87,23 @@ struct SharedStorage {
   int next_place[2][Tiling::kSubChunks][Tiling::kSlabs];
 };
 
+// [doc:segments]
 // The parts of every sequence that are walked at the same time.
 struct Segments {
-  int count;  // of a sequence
-  int rows;   // of each but the last; a multiple of every tiling's kRows
-  // [B, H * count, 1, E]: the logarithm, to base 2, of what the state decays by over a segment. Data
-  // null: not wanted.
-  TensorView<float> log_decay = {};
+  int count;   // of a sequence
+  int rows;    // of each but the last
+  int walked;  // by this launch: all of them, or the first so many
+  // What each segment but the last does to the state: S becomes 2^log_decay S + added. Written by a
+  // launch without outputs, read by one with outputs; data null: there is one segment only.
+  TensorView<float> added = {};      // [B, H * (count - 1), E, M]
+  TensorView<float> log_decay = {};  // [B, H * (count - 1), 1, E]
+
+  // Where head h has those of a segment.
+  __host__ __device__ int64_t index(int64_t h, int segment) const {
+    return h * (count - 1) + segment;
+  }
 };
+// [/doc:segments]
 
 // [doc:meet]
 // All warps of the block meet, from the different loops of their two jobs: at this instruction, since
@@ -112,11 +121,11 @@ struct Block {
   const Rwkv6Operands<typename Tiling::T>& x;
   const Segments& segments;
   SharedStorage<Tiling>& smem;
-  bool aligned;     // every row of every operand begins on 16 bytes and holds whole 16 bytes
-  int64_t b, h;     // the head
-  int64_t state_h;  // where its segment's states are
-  int m0;           // the first value column
-  int begin, end;   // rows
+  bool aligned;    // every row of every operand begins on 16 bytes and holds whole 16 bytes
+  int64_t b, h;    // the head
+  int segment;     // of its sequence
+  int m0;          // the first value column
+  int begin, end;  // rows
   int rounds;
 
   // Whether parts of sub-chunk `sub` are in no packet yet.

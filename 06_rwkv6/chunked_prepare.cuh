@@ -258,14 +258,13 @@ class PreparingWarp {
       for (int n = n0; n < n0 + 2; ++n) {
         float(&x_read)[4] = read[n - n0];
         float(&x_write)[4] = write[n - n0];
-        // The largest is row 0's, -h. A NaN, from an infinite decay, is no mild one either.
-        mild = mild && x_read[0] <= kMildest && x_read[1] <= kMildest;
-
         // [doc:decays]
         // The last row has written all of the window's decays: h. The state comes in through the
         // decay before the window, if there is one.
         const float h0 = __shfl_sync(kFullWarp, x_write[2], 28 + lane_ % 4);
         const float h1 = __shfl_sync(kFullWarp, x_write[3], 28 + lane_ % 4);
+        // A NaN, from an infinite decay, is no mild one either.
+        mild = mild && h0 >= -kMildest && h1 >= -kMildest;
         float2 before = {0, 0};
         if (!kWhole && 0 < window.first && window.first < kPlaces) {
           before = load_pair(w + (window.first - 1) * kPitch + n * 8 + pair);
@@ -385,11 +384,11 @@ class PreparingWarp {
     }
     meet<Tiling>();  // the sums of all warps are there
     const auto& target = block_.segments.log_decay;
-    if (target.data == nullptr || block_.m0 > 0) return;  // all tiles of columns have the same
+    if (block_.m0 > 0) return;  // all tiles of columns have the same
     for (int e = thread(); e < target.D; e += kThreads) {
       float sum = 0;
       for (int sub = 0; sub < Tiling::kSubChunks; ++sub) sum += packets[sub].decay[e];
-      target.row(block_.b, block_.state_h, 0)[e] = sum;
+      target.row(block_.b, block_.segments.index(block_.h, block_.segment), 0)[e] = sum;
     }
   }
 

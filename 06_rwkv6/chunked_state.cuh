@@ -5,6 +5,7 @@
 #include <cuda_runtime.h>
 
 #include "06_rwkv6/chunked_block.cuh"
+#include "common/ptx/exp2.cuh"
 #include "common/ptx/ldmatrix.cuh"
 #include "common/ptx/mma.cuh"
 
@@ -147,16 +148,32 @@ class StateWarp {
   }
   // [/doc:take]
 
+  // [doc:load_state]
+  // The state before the block's segment: the initial state, through the segments before.
   __device__ __forceinline__ void load_state() {
+    if constexpr (!kOutputs) return;  // what a segment adds is counted from zero
+    const int64_t b = block_.b, h = block_.h;
     const auto& initial = block_.x.initial_state;
-    if (initial.data == nullptr) return;
-    visit_state([&](float& S, int e, int m) { S = initial.row(block_.b, block_.state_h, e)[m]; });
+    if (initial.data != nullptr) {
+      visit_state([&](float& S, int e, int m) { S = initial.row(b, h, e)[m]; });
+    }
+#pragma unroll 1
+    for (int segment = 0; segment < block_.segment; ++segment) {
+      const auto& [count, rows, walked, added, log_decay] = block_.segments;
+      const int64_t i = block_.segments.index(h, segment);
+      visit_state([&](float& S, int e, int m) {
+        S = S * exp2_approx(log_decay.row(b, i, 0)[e]) + added.row(b, i, e)[m];
+      });
+    }
   }
+  // [/doc:load_state]
 
   __device__ __forceinline__ void store_state() {
-    const auto& final = block_.x.final_state;
-    if (final.data == nullptr) return;
-    visit_state([&](float& S, int e, int m) { final.row(block_.b, block_.state_h, e)[m] = S; });
+    const auto& segments = block_.segments;
+    const auto& target = kOutputs ? block_.x.final_state : segments.added;
+    if (target.data == nullptr || (kOutputs && block_.segment < segments.count - 1)) return;
+    const int64_t i = kOutputs ? block_.h : segments.index(block_.h, block_.segment);
+    visit_state([&](float& S, int e, int m) { target.row(block_.b, i, e)[m] = S; });
   }
 
   __device__ __forceinline__ void scale_state(const float* decay) {

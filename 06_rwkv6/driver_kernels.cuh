@@ -135,8 +135,10 @@ inline std::vector<driver::Check> checks() {
   return checks;
 }
 
-inline std::string picked_kernel(const Shape& s, Dtype) {
-  return prefers_chunked_parallel(s.B * s.H, s.L, s.E, s.M) ? "chunked_parallel" : "chunked";
+inline std::string picked_kernel(const Shape& s, Dtype dtype) {
+  return with_element_type(dtype, [&]<class T>() {
+    return prefers_chunked_parallel<T>(s.B * s.H, s.L, s.E, s.M) ? "chunked_parallel" : "chunked";
+  });
 }
 
 }  // namespace attn::rwkv6

@@ -48,15 +48,15 @@
 namespace attn::rwkv6 {
 
 // [doc:kernel]
-// kOutputs: else only the final state is wanted, and r, u and o are not looked at. accumulate:
-// outputs are added to o.
+// kOutputs: else only what the segments do to the state is wanted; r, u, o and the states are not
+// looked at. accumulate: outputs are added to o.
 template <class Tiling, bool kOutputs>
 __global__ void __launch_bounds__(Tiling::kThreads, Tiling::kBlocks)
     chunked_kernel(Rwkv6Operands<typename Tiling::T> x, Segments segments, int column_tiles,
                    bool aligned, bool accumulate) {
   const int tile = blockIdx.x % column_tiles;
-  const int64_t segment = blockIdx.x / column_tiles % segments.count;
-  const int64_t head = blockIdx.x / column_tiles / segments.count;
+  const int segment = blockIdx.x / column_tiles % segments.walked;
+  const int64_t head = blockIdx.x / column_tiles / segments.walked;
   const int64_t b = head / x.k.H, h = head % x.k.H;
   const int L = static_cast<int>(x.k.L), begin = segment * segments.rows;
   const int end = L - begin > segments.rows ? begin + segments.rows : L;
@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(Tiling::kThreads, Tiling::kBlocks)
       .aligned = aligned,
       .b = b,
       .h = h,
-      .state_h = h * segments.count + segment,
+      .segment = segment,
       .m0 = tile * Tiling::kM,
       .begin = begin,
       .end = end,
@@ -81,17 +81,15 @@ __global__ void __launch_bounds__(Tiling::kThreads, Tiling::kBlocks)
 }
 // [/doc:kernel]
 
-template <class Tiling>
+template <class Tiling, bool kOutputs>
 void launch_chunked(const Rwkv6Operands<typename Tiling::T>& x, const Segments& segments,
                     bool accumulate, cudaStream_t stream) {
-  const bool outputs = x.o.data != nullptr;
   const bool aligned = rows_are_16_bytes(x.k) && rows_are_16_bytes(x.v) && rows_are_16_bytes(x.w) &&
-                       (!outputs || (rows_are_16_bytes(x.r) && rows_are_16_bytes(x.o)));
+                       (!kOutputs || (rows_are_16_bytes(x.r) && rows_are_16_bytes(x.o)));
   const int column_tiles = (x.v.D + Tiling::kM - 1) / Tiling::kM;
-  const LaunchConfig config(x.k.B * x.k.H * segments.count * column_tiles, Tiling::kThreads,
+  const LaunchConfig config(x.k.B * x.k.H * segments.walked * column_tiles, Tiling::kThreads,
                             dynamic_shared_bytes<SharedStorage<Tiling>>(), stream);
-  const auto kernel = outputs ? chunked_kernel<Tiling, true> : chunked_kernel<Tiling, false>;
-  launch(config, kernel, x, segments, column_tiles, aligned, accumulate);
+  launch(config, chunked_kernel<Tiling, kOutputs>, x, segments, column_tiles, aligned, accumulate);
 }
 
 // How many value columns a block takes.
@@ -116,10 +114,12 @@ TensorView<T> state_rows(TensorView<T> S, int64_t first, int64_t size) {
 // [doc:tilings]
 // The tiling for E. A float has twice the rows in shared memory, so that one block fills a
 // multiprocessor.
-template <class T>
+template <class T, bool kOutputs>
 void chunked_segments(const Rwkv6Operands<T>& x, const Segments& segments, cudaStream_t stream) {
   constexpr bool kFloat = sizeof(T) == 4;
-  auto run = [&]<class Tiling>(Tiling) { launch_chunked<Tiling>(x, segments, false, stream); };
+  auto run = [&]<class Tiling>(Tiling) {
+    launch_chunked<Tiling, kOutputs>(x, segments, false, stream);
+  };
   const int64_t E = x.k.D;
   //                                 E  columns warps sub-chunks slots slab blocks
   if constexpr (kFloat) {
@@ -140,23 +140,29 @@ void chunked_segments(const Rwkv6Operands<T>& x, const Segments& segments, cudaS
     part.initial_state = state_rows(x.initial_state, e, kE);
     part.final_state = state_rows(x.final_state, e, kE);
     Segments part_segments = segments;
+    part_segments.added = state_rows(segments.added, e, kE);
     part_segments.log_decay = columns(segments.log_decay, e, kE);
-    launch_chunked<Tiling<T, kE, 16, 4, 1, 2, 64, 1>>(part, part_segments, e > 0, stream);
+    launch_chunked<Tiling<T, kE, 16, 4, 1, 2, 64, 1>, kOutputs>(part, part_segments, e > 0, stream);
   }
 }
 // [/doc:tilings]
 
 // step3_chunked_float.cu and step3_chunked_bf16.cu hold them.
-extern template void chunked_segments(const Rwkv6Operands<float>&, const Segments&, cudaStream_t);
-extern template void chunked_segments(const Rwkv6Operands<__nv_bfloat16>&, const Segments&,
-                                      cudaStream_t);
+extern template void chunked_segments<float, true>(const Rwkv6Operands<float>&, const Segments&,
+                                                   cudaStream_t);
+extern template void chunked_segments<float, false>(const Rwkv6Operands<float>&, const Segments&,
+                                                    cudaStream_t);
+extern template void chunked_segments<__nv_bfloat16, true>(const Rwkv6Operands<__nv_bfloat16>&,
+                                                           const Segments&, cudaStream_t);
+extern template void chunked_segments<__nv_bfloat16, false>(const Rwkv6Operands<__nv_bfloat16>&,
+                                                            const Segments&, cudaStream_t);
 
 // RWKV-6; for floats with tf32 products. Throws std::invalid_argument for operands that do not fit
 // together, CudaError when a launch fails.
 template <class T>
 void chunked_rwkv6(const Rwkv6Operands<T>& operands, cudaStream_t stream = 0) {
   const Rwkv6Operands<T> x = in_walking_order(operands);
-  chunked_segments(x, {.count = 1, .rows = static_cast<int>(x.r.L)}, stream);
+  chunked_segments<T, true>(x, {.count = 1, .rows = static_cast<int>(x.r.L), .walked = 1}, stream);
 }
 
 }  // namespace attn::rwkv6

@@ -2,6 +2,9 @@
 
 namespace attn::rwkv6 {
 
-template void chunked_segments(const Rwkv6Operands<__nv_bfloat16>&, const Segments&, cudaStream_t);
+template void chunked_segments<__nv_bfloat16, true>(const Rwkv6Operands<__nv_bfloat16>&,
+                                                    const Segments&, cudaStream_t);
+template void chunked_segments<__nv_bfloat16, false>(const Rwkv6Operands<__nv_bfloat16>&,
+                                                     const Segments&, cudaStream_t);
 
 }  // namespace attn::rwkv6
