@@ -94,26 +94,12 @@ struct Segments {
   int rows;    // of each but the last
   int walked;  // by this launch: all of them, or the first so many
   // What each segment but the last does to the state: S becomes 2^log_decay S + added. Written by a
-  // launch without outputs, read by one with outputs; data null: there is one segment only.
-  TensorView<float> added = {};      // [B, H * (count - 1), E, M]
-  TensorView<float> log_decay = {};  // [B, H * (count - 1), 1, E]
-
-  // Where head h has those of a segment.
-  __host__ __device__ int64_t index(int64_t h, int segment) const {
-    return h * (count - 1) + segment;
-  }
+  // launch without outputs, read by one with outputs; null: there is one segment only. Of each
+  // (b, h), segment and tile of columns the elements follow each other as the lanes hold them.
+  float4* added = nullptr;     // [B * H, count - 1, column tiles, kE * kM / 4]
+  float* log_decay = nullptr;  // [B * H, count - 1, kE]
 };
 // [/doc:segments]
-
-// [doc:meet]
-// All warps of the block meet, from the different loops of their two jobs: at this instruction, since
-// the function is never inlined. (Barriers at two instructions would be right for the hardware, but
-// no tool could tell them from an error.)
-template <class Tiling>
-__device__ __attribute__((noinline)) void meet() {
-  __syncthreads();
-}
-// [/doc:meet]
 
 // A block's place in the problem.
 template <class Tiling>
@@ -121,12 +107,22 @@ struct Block {
   const Rwkv6Operands<typename Tiling::T>& x;
   const Segments& segments;
   SharedStorage<Tiling>& smem;
-  bool aligned;    // every row of every operand begins on 16 bytes and holds whole 16 bytes
-  int64_t b, h;    // the head
-  int segment;     // of its sequence
+  bool aligned;  // every row of every operand begins on 16 bytes and holds whole 16 bytes
+  int64_t b, h;  // the head
+  int segment;   // of its sequence
+  int column_tile, column_tiles;
   int m0;          // the first value column
   int begin, end;  // rows
   int rounds;
+
+  // Where a segment of the block's head has what it does to the state.
+  __device__ __forceinline__ float* log_decay(int of) const {
+    return segments.log_decay + ((b * x.k.H + h) * (segments.count - 1) + of) * Tiling::kE;
+  }
+  __device__ __forceinline__ float4* added(int of) const {
+    const int64_t tile = ((b * x.k.H + h) * (segments.count - 1) + of) * column_tiles + column_tile;
+    return segments.added + tile * (Tiling::kE * Tiling::kM / 4);
+  }
 
   // Whether parts of sub-chunk `sub` are in no packet yet.
   __device__ __forceinline__ bool incomplete(int round, int sub) const {

@@ -7,6 +7,7 @@
 
 #include "06_rwkv6/chunked_block.cuh"
 #include "06_rwkv6/chunked_load.cuh"
+#include "common/ptx/block_barrier.cuh"
 #include "common/ptx/cp_async.cuh"
 #include "common/ptx/exp2.cuh"
 #include "common/ptx/ldmatrix.cuh"
@@ -34,12 +35,12 @@ struct Window {
 // [/doc:window]
 
 // [doc:centred_decays]
-// The exponents of 16 rows and 8 columns n = 0, 1, to base 2, as accumulator fragments. Let W be the
+// The exponents of 16 rows and 8 kGroup columns, to base 2, as accumulator fragments. Let W be the
 // sum of the window's decays and h = W / 2. `write` is the sum up to and including row i's own decay,
 // minus h: the product of a triangle of +-1/2 log2(e) and the decays. `read` is without row i's own:
 // a diagonal of -log2(e) more. The weights are sums of two bf16.
-template <bool kWhole>
-__device__ __forceinline__ void centred_decays(float (&read)[2][4], float (&write)[2][4],
+template <bool kWhole, int kGroup>
+__device__ __forceinline__ void centred_decays(float (&read)[kGroup][4], float (&write)[kGroup][4],
                                                const __nv_bfloat16* w_smem, int pitch,
                                                Window window) {
   // 1/2 log2(e) = 185/256 - 43/32768, to 5e-6. A pair of bf16, and the same with either sign.
@@ -55,36 +56,40 @@ __device__ __forceinline__ void centred_decays(float (&read)[2][4], float (&writ
   const uint32_t own_high = ((kHigh + kExponent) ^ kSigns) & own;
   const uint32_t own_low = ((kLow + kExponent) ^ kSigns) & own;
 
-  uint32_t w[4];
-  ldmatrix_trans(w, w_smem + lane % 16 * pitch + lane / 16 * 8);
-  if constexpr (!kWhole) {
-    // A decay outside the window must not count even if it is -inf.
+  uint32_t w[kGroup / 2][4];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int j = pair + i % 2 * 8;
-      w[i] &= (window.decays(j) ? 0xffffu : 0) | (window.decays(j + 1) ? 0xffff0000u : 0);
+  for (int n = 0; n < kGroup; n += 2) {
+    ldmatrix_trans(w[n / 2], w_smem + lane % 16 * pitch + n * 8 + lane / 16 * 8);
+    if constexpr (!kWhole) {
+      // A decay outside the window must not count even if it is -inf.
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int j = pair + i % 2 * 8;
+        w[n / 2][i] &= (window.decays(j) ? 0xffffu : 0) | (window.decays(j + 1) ? 0xffff0000u : 0);
+      }
     }
   }
   const float zero[4] = {};
 #pragma unroll
-  for (int n = 0; n < 2; ++n) {
-    mma_m16n8k16(write[n], low, {w[2 * n], w[2 * n + 1]}, zero);
-    mma_m16n8k16(write[n], high, {w[2 * n], w[2 * n + 1]}, write[n]);
-    mma_m16n8k16(read[n], {own_low, 0, 0, own_low}, {w[2 * n], w[2 * n + 1]}, write[n]);
-    mma_m16n8k16(read[n], {own_high, 0, 0, own_high}, {w[2 * n], w[2 * n + 1]}, read[n]);
+  for (int n = 0; n < kGroup; ++n) {
+    const uint32_t w_n[2] = {w[n / 2][n % 2 * 2], w[n / 2][n % 2 * 2 + 1]};
+    mma_m16n8k16(write[n], low, w_n, zero);
+    mma_m16n8k16(write[n], high, w_n, write[n]);
+    mma_m16n8k16(read[n], {own_low, 0, 0, own_low}, w_n, write[n]);
+    mma_m16n8k16(read[n], {own_high, 0, 0, own_high}, w_n, read[n]);
   }
 }
 // [/doc:centred_decays]
 
 // The same of float decays: here each, times log2(e), is the sum of two tf32, and its own decay is
 // taken from a row by subtraction.
-template <bool kWhole>
-__device__ __forceinline__ void centred_decays(float (&read)[2][4], float (&write)[2][4],
+template <bool kWhole, int kGroup>
+__device__ __forceinline__ void centred_decays(float (&read)[kGroup][4], float (&write)[kGroup][4],
                                                const float* w_smem, int pitch, Window window) {
   const int lane = threadIdx.x % kWarp;
   const int row = lane / 4, column = lane % 4;
 #pragma unroll
-  for (int n = 0; n < 2; ++n) {
+  for (int n = 0; n < kGroup; ++n) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) write[n][i] = 0;
 #pragma unroll
@@ -121,6 +126,7 @@ template <class Tiling, bool kOutputs>
 class PreparingWarp {
   using T = typename Tiling::T;
   static constexpr int kTiles = Tiling::kSlab / 8;
+  static constexpr int kGroup = Tiling::kSlab == 32 ? 4 : 2;  // times 8 columns, taken at a time
   static constexpr int kPitch = Tiling::kPitch;
   static constexpr int kThreads = Tiling::kPrepareWarps * kWarp;
 
@@ -147,7 +153,7 @@ class PreparingWarp {
       cp_async_wait<Tiling::kSlots - 2>();
       // ... from all threads. The packets of `round` are whole before they are taken; and those of
       // round - 1 taken, and their rows of v used, before they are overwritten.
-      meet<Tiling>();
+      all_warps_sync();
       if (round >= 0 && block_.any_incomplete(round)) prepare_the_rest(round);
       load(round + Tiling::kSlots);
       if (round + 1 < block_.rounds) prepare_from(round + 1, 0);
@@ -207,10 +213,9 @@ class PreparingWarp {
 #pragma unroll 1
       while (block_.incomplete(round, sub)) {
         const int first = block_.smem.next_place[round % 2][sub][slab_];
-        meet<
-            Tiling>();  // the packet before is taken, and everybody has seen that it is not the last
+        all_warps_sync();  // the packet before is taken, and everybody has seen that it is not the last
         if (sub_ == sub) prepare_from(round, first);
-        meet<Tiling>();  // this one is whole
+        all_warps_sync();  // this one is whole
       }
     }
   }
@@ -237,6 +242,15 @@ class PreparingWarp {
   }
   // [/doc:find_window]
 
+  // What a lane has of 16 rows and kGroup * 8 columns, in the order of an accumulator.
+  __device__ __forceinline__ void load_group(float (&x)[kGroup][4], const T* rows) {
+#pragma unroll
+    for (int n = 0; n < kGroup; ++n) {
+      const float2 x0 = load_pair(rows + n * 8), x1 = load_pair(rows + n * 8 + 8 * kPitch);
+      x[n][0] = x0.x, x[n][1] = x0.y, x[n][2] = x1.x, x[n][3] = x1.y;
+    }
+  }
+
   // Prepares the slab of a packet. kWhole: all of it, if that is possible; returns whether it was.
   template <bool kWhole>
   __device__ __forceinline__ bool prepare(int round, Window window) {
@@ -249,13 +263,16 @@ class PreparingWarp {
     const T* r_rows = smem.r[slot][sub_ * kSubChunk + row] + column_ + pair;
     bool mild = true;
     float scores[2][4] = {}, bonus[2] = {};
-    // 16 columns at a time. What turns out to be too strong is thrown away in the end.
+    // A few columns at a time: all is read from shared memory before anything is written to it, so that
+    // the reads do not wait. What turns out to be too strong is thrown away in the end.
 #pragma unroll
-    for (int n0 = 0; n0 < kTiles; n0 += 2) {
-      float read[2][4], write[2][4];
+    for (int n0 = 0; n0 < kTiles; n0 += kGroup) {
+      float read[kGroup][4], write[kGroup][4], k_group[kGroup][4], r_group[kGroup][4];
       centred_decays<kWhole>(read, write, w + n0 * 8, kPitch, window);
+      load_group(k_group, k_rows + n0 * 8);
+      if constexpr (kOutputs) load_group(r_group, r_rows + n0 * 8);
 #pragma unroll
-      for (int n = n0; n < n0 + 2; ++n) {
+      for (int n = n0; n < n0 + kGroup; ++n) {
         float(&x_read)[4] = read[n - n0];
         float(&x_write)[4] = write[n - n0];
         // [doc:decays]
@@ -284,8 +301,7 @@ class PreparingWarp {
         // [/doc:decays]
 
         // [doc:scaled_rows]
-        const float2 k0 = load_pair(k_rows + n * 8), k1 = load_pair(k_rows + n * 8 + 8 * kPitch);
-        const float k[4] = {k0.x, k0.y, k1.x, k1.y};
+        const float(&k)[4] = k_group[n - n0];
         float k_score[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
@@ -301,9 +317,8 @@ class PreparingWarp {
           packet.k_low[row + i * 8][word] = pack_low(k_state[0], k_state[1], high);
         }
         if constexpr (kOutputs) {
-          const float2 r0 = load_pair(r_rows + n * 8), r1 = load_pair(r_rows + n * 8 + 8 * kPitch);
           const float2 u = load_pair(smem.u + column_ + n * 8 + pair);
-          const float r[4] = {r0.x, r0.y, r1.x, r1.y};
+          const float(&r)[4] = r_group[n - n0];
           float r_score[4];
 #pragma unroll
           for (int i = 0; i < 4; ++i) {
@@ -374,7 +389,7 @@ class PreparingWarp {
   // different warps have.
   __device__ __forceinline__ void store_log_decay() const {
     auto& packets = block_.smem.packets[0];
-    meet<Tiling>();  // the last packets are taken before their place is used again
+    all_warps_sync();  // the last packets are taken before their place is used again
     if (lane_ / 4 == 0) {
 #pragma unroll
       for (int n = 0; n < kTiles; ++n) {
@@ -382,13 +397,13 @@ class PreparingWarp {
                    log_decay_[n][1]);
       }
     }
-    meet<Tiling>();  // the sums of all warps are there
-    const auto& target = block_.segments.log_decay;
-    if (block_.m0 > 0) return;  // all tiles of columns have the same
-    for (int e = thread(); e < target.D; e += kThreads) {
+    all_warps_sync();                    // the sums of all warps are there
+    if (block_.column_tile > 0) return;  // all tiles of columns have the same
+    float* const log_decay = block_.log_decay(block_.segment);
+    for (int e = thread(); e < Tiling::kE; e += kThreads) {
       float sum = 0;
       for (int sub = 0; sub < Tiling::kSubChunks; ++sub) sum += packets[sub].decay[e];
-      target.row(block_.b, block_.segments.index(block_.h, block_.segment), 0)[e] = sum;
+      log_decay[e] = sum;
     }
   }
 

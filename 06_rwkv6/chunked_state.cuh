@@ -5,7 +5,9 @@
 #include <cuda_runtime.h>
 
 #include "06_rwkv6/chunked_block.cuh"
+#include "common/ptx/block_barrier.cuh"
 #include "common/ptx/exp2.cuh"
+#include "common/ptx/grid_dependency.cuh"
 #include "common/ptx/ldmatrix.cuh"
 #include "common/ptx/mma.cuh"
 
@@ -51,6 +53,8 @@ class StateWarp {
   static constexpr int kTiles = Tiling::kWarpColumns / 16;
   static constexpr int kHalves = 2 * kTiles;  // of 8 columns
   static constexpr int kValueParts = sizeof(T) / 2;
+  // Sums of products that are formed side by side: each product waits for the one before in its sum.
+  static constexpr int kChains = kTiles == 1 ? 2 : 1;
 
  public:
   __device__ __forceinline__ explicit StateWarp(const Block<Tiling>& block)
@@ -62,17 +66,17 @@ class StateWarp {
   // [doc:state_rounds]
   __device__ __forceinline__ void run(bool accumulate) {
     load_state();
-    meet<Tiling>();  // nothing to take yet: the first packets are being prepared
+    all_warps_sync();  // nothing to take yet: the first packets are being prepared
 #pragma unroll 1
     for (int round = 0; round < block_.rounds; ++round) {
-      meet<Tiling>();  // the packets of this round are whole
+      all_warps_sync();  // the packets of this round are whole
       const bool strong = block_.any_incomplete(round);
 #pragma unroll 1
       for (int sub = 0; sub < Tiling::kSubChunks;) {
         take(round, sub);
         if (strong && block_.incomplete(round, sub)) {
-          meet<Tiling>();  // before the next packet is prepared
-          meet<Tiling>();  // before it is taken
+          all_warps_sync();  // before the next packet is prepared
+          all_warps_sync();  // before it is taken
           continue;
         }
         if constexpr (kOutputs) finish(round, sub, accumulate);
@@ -81,8 +85,8 @@ class StateWarp {
     }
     store_state();
     if constexpr (!kOutputs) {
-      meet<Tiling>();  // the packets' place is used again
-      meet<Tiling>();
+      all_warps_sync();  // the packets' place is used again
+      all_warps_sync();
     }
   }
   // [/doc:state_rounds]
@@ -100,6 +104,7 @@ class StateWarp {
     }
 
     if constexpr (kOutputs) {
+      float o_chain[kHalves][4] = {};
       // r S: the accumulators of S are B operands as they are.
 #pragma unroll
       for (int n = 0; n < Tiling::kE / 8; ++n) {
@@ -108,7 +113,8 @@ class StateWarp {
 #pragma unroll
         for (int half = 0; half < kHalves; ++half) {
           const float* s = &S_[half / 2][n][half % 2 * 2];
-          mma_m16n8k8_tf32(o_[half], r, {__float_as_uint(s[0]), __float_as_uint(s[1])}, o_[half]);
+          float(&o)[4] = n % kChains == 0 ? o_[half] : o_chain[half];
+          mma_m16n8k8_tf32(o, r, {__float_as_uint(s[0]), __float_as_uint(s[1])}, o);
         }
       }
       // scores v. Low parts are not multiplied with low parts.
@@ -120,8 +126,16 @@ class StateWarp {
         for (int half = 0; half < kHalves; ++half) {
 #pragma unroll
           for (int part = 0; part < (i % 2 == 0 ? kValueParts : 1); ++part) {
-            mma_m16n8k16(o_[half], scores, v[half / 2].b[part][half % 2], o_[half]);
+            float(&o)[4] = i % kChains == 0 ? o_[half] : o_chain[half];
+            mma_m16n8k16(o, scores, v[half / 2].b[part][half % 2], o);
           }
+        }
+      }
+      if constexpr (kChains > 1) {
+#pragma unroll
+        for (int half = 0; half < kHalves; ++half) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) o_[half][i] += o_chain[half][i];
         }
       }
     }
@@ -152,28 +166,49 @@ class StateWarp {
   // The state before the block's segment: the initial state, through the segments before.
   __device__ __forceinline__ void load_state() {
     if constexpr (!kOutputs) return;  // what a segment adds is counted from zero
-    const int64_t b = block_.b, h = block_.h;
     const auto& initial = block_.x.initial_state;
     if (initial.data != nullptr) {
-      visit_state([&](float& S, int e, int m) { S = initial.row(b, h, e)[m]; });
+      visit_state(initial, [](float& S, const float& x) { S = x; });
     }
+    if (block_.segments.count > 1) grid_dependency_wait();  // the segments' sums are written
 #pragma unroll 1
     for (int segment = 0; segment < block_.segment; ++segment) {
-      const auto& [count, rows, walked, added, log_decay] = block_.segments;
-      const int64_t i = block_.segments.index(h, segment);
-      visit_state([&](float& S, int e, int m) {
-        S = S * exp2_approx(log_decay.row(b, i, 0)[e]) + added.row(b, i, e)[m];
-      });
+      const float* log_decay = block_.log_decay(segment) + lane_ % 4 * 2;
+      const float4* added = block_.added(segment) + threadIdx.x;
+#pragma unroll
+      for (int n = 0; n < Tiling::kE / 8; ++n) {
+        const float2 log_d = load_pair(log_decay + n * 8);
+        const float2 d = {exp2_approx(log_d.x), exp2_approx(log_d.y)};
+#pragma unroll
+        for (int tile = 0; tile < kTiles; ++tile) {
+          const float4 A = added[(n * kTiles + tile) * Tiling::kStateWarps * kWarp];
+          float(&S)[4] = S_[tile][n];
+          S[0] = S[0] * d.x + A.x;
+          S[1] = S[1] * d.y + A.y;
+          S[2] = S[2] * d.x + A.z;
+          S[3] = S[3] * d.y + A.w;
+        }
+      }
     }
   }
   // [/doc:load_state]
 
   __device__ __forceinline__ void store_state() {
-    const auto& segments = block_.segments;
-    const auto& target = kOutputs ? block_.x.final_state : segments.added;
-    if (target.data == nullptr || (kOutputs && block_.segment < segments.count - 1)) return;
-    const int64_t i = kOutputs ? block_.h : segments.index(block_.h, block_.segment);
-    visit_state([&](float& S, int e, int m) { target.row(block_.b, i, e)[m] = S; });
+    if constexpr (kOutputs) {
+      const auto& final = block_.x.final_state;
+      if (final.data == nullptr || block_.segment < block_.segments.count - 1) return;
+      visit_state(final, [](const float& S, float& x) { x = S; });
+    } else {
+      float4* added = block_.added(block_.segment) + threadIdx.x;
+#pragma unroll
+      for (int n = 0; n < Tiling::kE / 8; ++n) {
+#pragma unroll
+        for (int tile = 0; tile < kTiles; ++tile) {
+          const float(&S)[4] = S_[tile][n];
+          added[(n * kTiles + tile) * Tiling::kStateWarps * kWarp] = {S[0], S[1], S[2], S[3]};
+        }
+      }
+    }
   }
 
   __device__ __forceinline__ void scale_state(const float* decay) {
@@ -231,20 +266,25 @@ class StateWarp {
     }
   }
 
-  // Calls visit(S, e, m) for each element of the state that the lane holds and the tensors have.
-  template <class Visit>
-  __device__ __forceinline__ void visit_state(Visit&& visit) {
+  // Calls visit(S, x) for each element S of the state that the lane holds and its place x in a tensor
+  // of states, if the tensor has it.
+  template <class U, class Visit>
+  __device__ __forceinline__ void visit_state(const TensorView<U>& states, Visit&& visit) {
+    const int m = m0_ + lane_ / 4;
+    int e = lane_ % 4 * 2;
+    U* row = states.row(block_.b, block_.h, e) + m;
 #pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
+    for (int n = 0; n < Tiling::kE / 8; ++n) {
 #pragma unroll
-      for (int n = 0; n < Tiling::kE / 8; ++n) {
+      for (int i = 0; i < 2; ++i) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int e = n * 8 + lane_ % 4 * 2 + i % 2;
-          const int m = m0_ + tile * 16 + i / 2 * 8 + lane_ / 4;
-          if (e < block_.x.k.D && m < block_.x.v.D) visit(S_[tile][n][i], e, m);
+        for (int half = 0; half < kHalves; ++half) {
+          const bool inside = e + i < states.L && m + half * 8 < states.D;
+          if (inside) visit(S_[half / 2][n][half % 2 * 2 + i], row[half * 8]);
         }
+        row += i == 0 ? states.stride_l : 7 * states.stride_l;
       }
+      e += 8;
     }
   }
 

@@ -43,6 +43,7 @@
 #include "06_rwkv6/operands.cuh"
 #include "common/device.hpp"
 #include "common/launch.cuh"
+#include "common/ptx/grid_dependency.cuh"
 #include "common/shared_storage.cuh"
 
 namespace attn::rwkv6 {
@@ -68,11 +69,14 @@ __global__ void __launch_bounds__(Tiling::kThreads, Tiling::kBlocks)
       .b = b,
       .h = h,
       .segment = segment,
+      .column_tile = tile,
+      .column_tiles = column_tiles,
       .m0 = tile * Tiling::kM,
       .begin = begin,
       .end = end,
       .rounds = (end - begin + Tiling::kRows - 1) / Tiling::kRows,
   };
+  if constexpr (!kOutputs) grid_dependency_launch();  // the launch with outputs may begin
   if (threadIdx.x / kWarp < Tiling::kStateWarps) {
     StateWarp<Tiling, kOutputs>(block).run(accumulate);
   } else {
@@ -87,13 +91,23 @@ void launch_chunked(const Rwkv6Operands<typename Tiling::T>& x, const Segments& 
   const bool aligned = rows_are_16_bytes(x.k) && rows_are_16_bytes(x.v) && rows_are_16_bytes(x.w) &&
                        (!kOutputs || (rows_are_16_bytes(x.r) && rows_are_16_bytes(x.o)));
   const int column_tiles = (x.v.D + Tiling::kM - 1) / Tiling::kM;
-  const LaunchConfig config(x.k.B * x.k.H * segments.walked * column_tiles, Tiling::kThreads,
-                            dynamic_shared_bytes<SharedStorage<Tiling>>(), stream);
+  LaunchConfig config(x.k.B * x.k.H * segments.walked * column_tiles, Tiling::kThreads,
+                      dynamic_shared_bytes<SharedStorage<Tiling>>(), stream);
+  // It follows one that writes what the segments do to the state, and waits for that itself.
+  config.overlapping = kOutputs && segments.count > 1 && !accumulate;
   launch(config, chunked_kernel<Tiling, kOutputs>, x, segments, column_tiles, aligned, accumulate);
 }
 
 // How many value columns a block takes.
 inline int64_t column_tile(int64_t E) { return E > 64 && E <= 128 ? 128 : 64; }
+
+// The sizes of a state as tiles hold it.
+inline int64_t padded_columns(int64_t E, int64_t M) {
+  return (M + column_tile(E) - 1) / column_tile(E) * column_tile(E);
+}
+inline int64_t padded_rows(int64_t E) {
+  return E <= 64 ? 64 : E <= 128 ? 128 : (E + 255) / 256 * 256;
+}
 
 // Columns [first, first + size) of a view, or as many of them as there are.
 template <class T>
@@ -120,7 +134,7 @@ void chunked_segments(const Rwkv6Operands<T>& x, const Segments& segments, cudaS
   auto run = [&]<class Tiling>(Tiling) {
     launch_chunked<Tiling, kOutputs>(x, segments, false, stream);
   };
-  const int64_t E = x.k.D;
+  const int64_t E = x.k.D, M = x.v.D;
   //                                 E  columns warps sub-chunks slots slab blocks
   if constexpr (kFloat) {
     if (E <= 64) return run(Tiling<T, 64, 16, 4, 2, 3, 32, 1>());
@@ -131,6 +145,7 @@ void chunked_segments(const Rwkv6Operands<T>& x, const Segments& segments, cudaS
   }
   // Above 256 rows of the state do not fit: their parts of the outputs are added up in o.
   constexpr int kE = 256;
+  const int64_t states = x.k.B * x.k.H * (segments.count - 1);
   for (int64_t e = 0; e < E; e += kE) {
     Rwkv6Operands<T> part = x;
     part.r = columns(x.r, e, kE);
@@ -140,8 +155,8 @@ void chunked_segments(const Rwkv6Operands<T>& x, const Segments& segments, cudaS
     part.initial_state = state_rows(x.initial_state, e, kE);
     part.final_state = state_rows(x.final_state, e, kE);
     Segments part_segments = segments;
-    part_segments.added = state_rows(segments.added, e, kE);
-    part_segments.log_decay = columns(segments.log_decay, e, kE);
+    part_segments.added += e / kE * (states * kE * padded_columns(E, M) / 4);
+    part_segments.log_decay += e / kE * (states * kE);
     launch_chunked<Tiling<T, kE, 16, 4, 1, 2, 64, 1>, kOutputs>(part, part_segments, e > 0, stream);
   }
 }

@@ -50,14 +50,15 @@ void chunked_parallel_rwkv6(const Rwkv6Operands<T>& operands, cudaStream_t strea
   const int64_t rows = (L + wanted * kWholeRounds - 1) / (wanted * kWholeRounds) * kWholeRounds;
   const int64_t count = (L + rows - 1) / rows;
 
-  StreamBuffer<float> added(B * H * (count - 1) * E * M, stream);
-  StreamBuffer<float> log_decay(B * H * (count - 1) * E, stream);
+  const int64_t states = B * H * (count - 1);
+  StreamBuffer<float4> added(states * padded_rows(E) * padded_columns(E, M) / 4, stream);
+  StreamBuffer<float> log_decay(states * padded_rows(E), stream);
   Segments segments = {
       .count = static_cast<int>(count),
       .rows = static_cast<int>(rows),
       .walked = static_cast<int>(count - 1),
-      .added = dense_view(added.data(), B, H * (count - 1), E, M, Layout::BHLD),
-      .log_decay = dense_view(log_decay.data(), B, H * (count - 1), 1, E, Layout::BHLD),
+      .added = added.data(),
+      .log_decay = log_decay.data(),
   };
   if (count > 1) chunked_segments<T, false>(x, segments, stream);
   segments.walked = segments.count;
