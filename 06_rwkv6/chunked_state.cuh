@@ -13,26 +13,26 @@
 
 namespace attn::rwkv6 {
 
-// 16 rows and 16 columns of v as the tensor core takes them: `b` as the B operand of scores v, for
-// each half of the columns, and `a` as the A operand of v^T k. They are the same numbers in another
-// order, held twice: an operand's registers must lie side by side. A float is the sum of two bf16.
-template <int kParts>
-struct ValueFragment {
-  uint32_t b[kParts][2][2];
-  uint32_t a[kParts][4];
-};
-
-__device__ __forceinline__ void load_values(ValueFragment<1>& v, const __nv_bfloat16* v_smem,
-                                            int pitch) {
+// 16 rows and 16 columns of v as the tensor core takes them: as B operands of scores v, one for each
+// half of the columns, and as the A operand of v^T k. They are the same numbers in another order, and
+// are read when they are needed. A float is the sum of two bf16.
+__device__ __forceinline__ void load_values_b(uint32_t (&v)[1][2][2], const __nv_bfloat16* v_smem,
+                                              int pitch) {
   const int lane = threadIdx.x % kWarp;
   uint32_t b[4];
   ldmatrix_trans(b, v_smem + lane % 16 * pitch + lane / 16 * 8);
 #pragma unroll
-  for (int i = 0; i < 4; ++i) v.b[0][i / 2][i % 2] = b[i];
-  ldmatrix_trans(v.a[0], v_smem + (lane % 8 + lane / 16 * 8) * pitch + lane / 8 % 2 * 8);
+  for (int i = 0; i < 4; ++i) v[0][i / 2][i % 2] = b[i];
+}
+__device__ __forceinline__ void load_values_a(uint32_t (&v)[1][4], const __nv_bfloat16* v_smem,
+                                              int pitch) {
+  const int lane = threadIdx.x % kWarp;
+  ldmatrix_trans(v[0], v_smem + (lane % 8 + lane / 16 * 8) * pitch + lane / 8 % 2 * 8);
 }
 
-__device__ __forceinline__ void load_values(ValueFragment<2>& v, const float* v_smem, int pitch) {
+// Rows 2 (lane % 4) + 8 i and the next of one column of each half.
+template <class Take>
+__device__ __forceinline__ void split_values(const float* v_smem, int pitch, Take&& take) {
   const int lane = threadIdx.x % kWarp;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -40,10 +40,22 @@ __device__ __forceinline__ void load_values(ValueFragment<2>& v, const float* v_
     for (int i = 0; i < 2; ++i) {
       const float* x = v_smem + (lane % 4 * 2 + i * 8) * pitch + lane / 4 + half * 8;
       const uint32_t high = pack_high(x[0], x[pitch]);
-      v.b[0][half][i] = v.a[0][2 * i + half] = high;
-      v.b[1][half][i] = v.a[1][2 * i + half] = pack_low(x[0], x[pitch], high);
+      take(half, i, high, pack_low(x[0], x[pitch], high));
     }
   }
+}
+__device__ __forceinline__ void load_values_b(uint32_t (&v)[2][2][2], const float* v_smem,
+                                              int pitch) {
+  split_values(v_smem, pitch, [&](int half, int i, uint32_t high, uint32_t low) {
+    v[0][half][i] = high;
+    v[1][half][i] = low;
+  });
+}
+__device__ __forceinline__ void load_values_a(uint32_t (&v)[2][4], const float* v_smem, int pitch) {
+  split_values(v_smem, pitch, [&](int half, int i, uint32_t high, uint32_t low) {
+    v[0][2 * i + half] = high;
+    v[1][2 * i + half] = low;
+  });
 }
 
 // One state warp: it owns kWarpColumns value columns of the state.
@@ -53,8 +65,10 @@ class StateWarp {
   static constexpr int kTiles = Tiling::kWarpColumns / 16;
   static constexpr int kHalves = 2 * kTiles;  // of 8 columns
   static constexpr int kValueParts = sizeof(T) / 2;
-  // Sums of products that are formed side by side: each product waits for the one before in its sum.
-  static constexpr int kChains = kTiles == 1 ? 2 : 1;
+  // Whether the state leaves registers for more than one sub-chunk at a time.
+  static constexpr bool kAhead = kTiles * Tiling::kE / 2 <= 32;
+  // Sums of products that do not wait for each other: four of them hide how long a product takes.
+  static constexpr int kChains = kAhead ? 4 / kHalves : 1;
 
  public:
   __device__ __forceinline__ explicit StateWarp(const Block<Tiling>& block)
@@ -66,21 +80,18 @@ class StateWarp {
   // [doc:state_rounds]
   __device__ __forceinline__ void run(bool accumulate) {
     load_state();
+    const bool columns_whole =
+        block_.aligned && !accumulate && m0_ + Tiling::kWarpColumns <= block_.x.v.D;
     all_warps_sync();  // nothing to take yet: the first packets are being prepared
 #pragma unroll 1
     for (int round = 0; round < block_.rounds; ++round) {
       all_warps_sync();  // the packets of this round are whole
       const bool strong = block_.any_incomplete(round);
-#pragma unroll 1
-      for (int sub = 0; sub < Tiling::kSubChunks;) {
-        take(round, sub);
-        if (strong && block_.incomplete(round, sub)) {
-          all_warps_sync();  // before the next packet is prepared
-          all_warps_sync();  // before it is taken
-          continue;
-        }
-        if constexpr (kOutputs) finish(round, sub, accumulate);
-        ++sub;
+      const bool whole = columns_whole && first_row(round, Tiling::kSubChunks) <= block_.end;
+      if (kAhead && whole && !strong) {
+        take_whole_round(round);
+      } else {
+        take_any_round(round, strong, columns_whole, accumulate);
       }
     }
     store_state();
@@ -92,19 +103,52 @@ class StateWarp {
   // [/doc:state_rounds]
 
  private:
+  __device__ __forceinline__ int first_row(int round, int sub) const {
+    return block_.begin + round * Tiling::kRows + sub * kSubChunk;
+  }
+
+  // A round with nothing special: one packet for each sub-chunk, all rows and columns are there. No
+  // branches, so that a sub-chunk may begin while products of the one before are on their way.
+  __device__ __forceinline__ void take_whole_round(int round) {
+#pragma unroll
+    for (int sub = 0; sub < Tiling::kSubChunks; ++sub) {
+      float o[kHalves][4] = {};
+      take(round, sub, o);
+      if constexpr (kOutputs) store_whole(o, first_row(round, sub));
+    }
+  }
+
+  // Any round: rows or columns may be missing, and a strong sub-chunk comes in several packets.
+  __device__ __forceinline__ void take_any_round(int round, bool strong, bool columns_whole,
+                                                 bool accumulate) {
+#pragma unroll 1
+    for (int sub = 0; sub < Tiling::kSubChunks; ++sub) {
+      float o[kHalves][4] = {};
+#pragma unroll 1
+      while (true) {
+        take(round, sub, o);
+        if (!strong || !block_.incomplete(round, sub)) break;
+        all_warps_sync();  // before the next packet is prepared
+        all_warps_sync();  // before it is taken
+      }
+      if constexpr (kOutputs) {
+        if (columns_whole && first_row(round, sub + 1) <= block_.end) {
+          store_whole(o, first_row(round, sub));
+        } else {
+          store_some(o, first_row(round, sub), accumulate);
+        }
+      }
+    }
+  }
+
   // [doc:take]
   // Takes a packet: outputs read the state before it, then the state decays and takes the rows in.
-  __device__ __forceinline__ void take(int round, int sub) {
+  __device__ __forceinline__ void take(int round, int sub, float (&o)[kHalves][4]) {
     const auto& packet = block_.smem.packets[round % 2][sub];
     const T* v_smem = &block_.smem.v[round % (Tiling::kSlots + 1)][sub * kSubChunk][column_];
-    ValueFragment<kValueParts> v[kTiles];
-#pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-      load_values(v[tile], v_smem + tile * 16, Tiling::kPitchV);
-    }
 
     if constexpr (kOutputs) {
-      float o_chain[kHalves][4] = {};
+      float chains[kChains][kHalves][4] = {};
       // r S: the accumulators of S are B operands as they are.
 #pragma unroll
       for (int n = 0; n < Tiling::kE / 8; ++n) {
@@ -113,11 +157,16 @@ class StateWarp {
 #pragma unroll
         for (int half = 0; half < kHalves; ++half) {
           const float* s = &S_[half / 2][n][half % 2 * 2];
-          float(&o)[4] = n % kChains == 0 ? o_[half] : o_chain[half];
-          mma_m16n8k8_tf32(o, r, {__float_as_uint(s[0]), __float_as_uint(s[1])}, o);
+          float(&sum)[4] = chains[n % kChains][half];
+          mma_m16n8k8_tf32(sum, r, {__float_as_uint(s[0]), __float_as_uint(s[1])}, sum);
         }
       }
       // scores v. Low parts are not multiplied with low parts.
+      uint32_t v[kTiles][kValueParts][2][2];
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile) {
+        load_values_b(v[tile], v_smem + tile * 16, Tiling::kPitchV);
+      }
 #pragma unroll
       for (int i = 0; i < 2 * Tiling::kSlabs; ++i) {
         const uint4 fragment = packet.scores[i / 2][i % 2][lane_];
@@ -126,22 +175,28 @@ class StateWarp {
         for (int half = 0; half < kHalves; ++half) {
 #pragma unroll
           for (int part = 0; part < (i % 2 == 0 ? kValueParts : 1); ++part) {
-            float(&o)[4] = i % kChains == 0 ? o_[half] : o_chain[half];
-            mma_m16n8k16(o, scores, v[half / 2].b[part][half % 2], o);
+            float(&sum)[4] = chains[i % kChains][half];
+            mma_m16n8k16(sum, scores, v[half / 2][part][half % 2], sum);
           }
         }
       }
-      if constexpr (kChains > 1) {
 #pragma unroll
-        for (int half = 0; half < kHalves; ++half) {
+      for (int half = 0; half < kHalves; ++half) {
 #pragma unroll
-          for (int i = 0; i < 4; ++i) o_[half][i] += o_chain[half][i];
+        for (int i = 0; i < 4; ++i) {
+#pragma unroll
+          for (int chain = 0; chain < kChains; ++chain) o[half][i] += chains[chain][half][i];
         }
       }
     }
 
     scale_state(packet.decay);
     // S^T += v^T k.
+    uint32_t v[kTiles][kValueParts][4];
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      load_values_a(v[tile], v_smem + tile * 16, Tiling::kPitchV);
+    }
     const int matrix = (lane_ % 16 * Tiling::kPitch + lane_ / 16 * 8) / 2;
 #pragma unroll
     for (int n = 0; n < Tiling::kE / 8; n += 2) {
@@ -153,8 +208,8 @@ class StateWarp {
         for (int tile = 0; tile < kTiles; ++tile) {
 #pragma unroll
           for (int part = 0; part < (k_part == 0 ? kValueParts : 1); ++part) {
-            mma_m16n8k16(S_[tile][n], v[tile].a[part], {k[0], k[1]}, S_[tile][n]);
-            mma_m16n8k16(S_[tile][n + 1], v[tile].a[part], {k[2], k[3]}, S_[tile][n + 1]);
+            mma_m16n8k16(S_[tile][n], v[tile][part], {k[0], k[1]}, S_[tile][n]);
+            mma_m16n8k16(S_[tile][n + 1], v[tile][part], {k[2], k[3]}, S_[tile][n + 1]);
           }
         }
       }
@@ -225,43 +280,38 @@ class StateWarp {
     }
   }
 
-  // Stores the outputs of a sub-chunk whose packets have all been taken.
-  __device__ __forceinline__ void finish(int round, int sub, bool accumulate) {
-    store_outputs(round, sub, accumulate);
+  // Where the lane's first output of 16 rows goes.
+  __device__ __forceinline__ T* output(int row0) const {
+    return block_.x.o.row(block_.b, block_.h, row0 + lane_ / 4) + m0_ + lane_ % 4 * 2;
+  }
+  __device__ __forceinline__ float scale() const { return block_.x.scale * kUncut; }
+
+  // The outputs of 16 rows and all columns.
+  __device__ __forceinline__ void store_whole(const float (&o)[kHalves][4], int row0) const {
+    T* o_rows = output(row0);
 #pragma unroll
-    for (int half = 0; half < kHalves; ++half) {
+    for (int i = 0; i < 2; ++i) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) o_[half][i] = 0;
+      for (int half = 0; half < kHalves; ++half) {
+        store_pair(o_rows + half * 8, o[half][2 * i] * scale(), o[half][2 * i + 1] * scale());
+      }
+      o_rows += 8 * block_.x.o.stride_l;
     }
   }
 
-  __device__ __forceinline__ void store_outputs(int round, int sub, bool accumulate) const {
-    const TensorView<T>& target = block_.x.o;
-    const float scale = block_.x.scale * kUncut;
-    const int row0 = block_.begin + round * Tiling::kRows + sub * kSubChunk;
+  // Those of them that there are.
+  __device__ __forceinline__ void store_some(const float (&o)[kHalves][4], int row0,
+                                             bool accumulate) const {
+    T* const o_rows = output(row0);
     const int m = m0_ + lane_ % 4 * 2;
-    T* o_rows = target.row(block_.b, block_.h, row0 + lane_ / 4) + m;
-    const bool whole = block_.aligned && !accumulate && row0 + kSubChunk <= block_.end &&
-                       m0_ + Tiling::kWarpColumns <= target.D;
-    if (whole) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-#pragma unroll
-        for (int half = 0; half < kHalves; ++half) {
-          store_pair(o_rows + half * 8, o_[half][2 * i] * scale, o_[half][2 * i + 1] * scale);
-        }
-        o_rows += 8 * target.stride_l;
-      }
-      return;
-    }
 #pragma unroll
     for (int half = 0; half < kHalves; ++half) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int row = i / 2 * 8, column = half * 8 + i % 2;
-        if (row0 + lane_ / 4 + row >= block_.end || m + column >= target.D) continue;
-        T& y = o_rows[row * target.stride_l + column];
-        y = T(accumulate ? float(y) + o_[half][i] * scale : o_[half][i] * scale);
+        if (row0 + lane_ / 4 + row >= block_.end || m + column >= block_.x.o.D) continue;
+        T& y = o_rows[row * block_.x.o.stride_l + column];
+        y = T(accumulate ? float(y) + o[half][i] * scale() : o[half][i] * scale());
       }
     }
   }
@@ -292,7 +342,6 @@ class StateWarp {
   const int lane_, column_, m0_;
   // The state transposed, [value columns][E], as accumulator fragments.
   float S_[kTiles][Tiling::kE / 8][4] = {};
-  float o_[kHalves][4] = {};  // of the sub-chunk
 };
 
 }  // namespace attn::rwkv6

@@ -8,9 +8,11 @@ namespace attn::rwkv6 {
 
 // [doc:pick]
 // Whether segments walked at the same time are faster: they cost nearly two walks, each of a segment.
+// Measured on an H200 with 64 heads of E = M = 64 at L = 1024: 1.06 times as fast with two segments,
+// 1.47 times with four. Shorter sequences were not measured.
 template <class T>
 bool prefers_chunked_parallel(int64_t heads, int64_t L, int64_t E, int64_t M) {
-  return segments_to_fill<T>(heads, E, M) >= 3 && L >= 512;
+  return segments_to_fill<T>(heads, E, M) >= 2 && L >= 1024;
 }
 // [/doc:pick]
 

@@ -44,6 +44,7 @@
 #include "common/device.hpp"
 #include "common/launch.cuh"
 #include "common/ptx/grid_dependency.cuh"
+#include "common/sanitized.hpp"
 #include "common/shared_storage.cuh"
 
 namespace attn::rwkv6 {
@@ -98,16 +99,13 @@ void launch_chunked(const Rwkv6Operands<typename Tiling::T>& x, const Segments& 
   launch(config, chunked_kernel<Tiling, kOutputs>, x, segments, column_tiles, aligned, accumulate);
 }
 
-// How many value columns a block takes.
-inline int64_t column_tile(int64_t E) { return E > 64 && E <= 128 ? 128 : 64; }
-
-// The sizes of a state as tiles hold it.
-inline int64_t padded_columns(int64_t E, int64_t M) {
-  return (M + column_tile(E) - 1) / column_tile(E) * column_tile(E);
-}
-inline int64_t padded_rows(int64_t E) {
-  return E <= 64 ? 64 : E <= 128 ? 128 : (E + 255) / 256 * 256;
-}
+// The rows of the state that a block holds at a head size of E, and its columns; and the sizes of a
+// state in whole tiles. (A sanitizer learns nothing new from the tiling between.)
+inline int64_t row_tile(int64_t E) { return E <= 64 ? 64 : !kSanitized && E <= 128 ? 128 : 256; }
+inline int64_t column_tile(int64_t E) { return row_tile(E) == 128 ? 128 : 64; }
+inline int64_t whole_tiles(int64_t size, int64_t tile) { return (size + tile - 1) / tile * tile; }
+inline int64_t padded_rows(int64_t E) { return whole_tiles(E, row_tile(E)); }
+inline int64_t padded_columns(int64_t E, int64_t M) { return whole_tiles(M, column_tile(E)); }
 
 // Columns [first, first + size) of a view, or as many of them as there are.
 template <class T>
@@ -138,10 +136,14 @@ void chunked_segments(const Rwkv6Operands<T>& x, const Segments& segments, cudaS
   //                                 E  columns warps sub-chunks slots slab blocks
   if constexpr (kFloat) {
     if (E <= 64) return run(Tiling<T, 64, 16, 4, 2, 3, 32, 1>());
-    if (E <= 128) return run(Tiling<T, 128, 32, 4, 1, 3, 64, 1>());
+    if constexpr (!kSanitized) {
+      if (row_tile(E) == 128) return run(Tiling<T, 128, 32, 4, 1, 3, 64, 1>());
+    }
   } else {
     if (E <= 64) return run(Tiling<T, 64, 32, 2, 2, 3, 32, 2>());
-    if (E <= 128) return run(Tiling<T, 128, 32, 4, 2, 3, 64, 1>());
+    if constexpr (!kSanitized) {
+      if (row_tile(E) == 128) return run(Tiling<T, 128, 32, 4, 2, 3, 64, 1>());
+    }
   }
   // Above 256 rows of the state do not fit: their parts of the outputs are added up in o.
   constexpr int kE = 256;
