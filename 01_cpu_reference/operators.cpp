@@ -1,10 +1,12 @@
 #include "01_cpu_reference/operators.hpp"
 
 #include <cmath>
+#include <functional>
 #include <limits>
 
 #include "01_cpu_reference/causal_product.hpp"
 #include "01_cpu_reference/gla.hpp"
+#include "01_cpu_reference/rwkv6.hpp"
 
 namespace attn::reference {
 namespace {
@@ -68,6 +70,34 @@ driver::Operator gla_operator(const Gates& gates) {
       .flops = [](const Shape& s) { return 5.0 * s.B * s.H * s.L * s.E * s.M; },
       .distribution = gates.name,
       .scale = [gates](const Shape& s) { return gates.scale(s.E); },
+  };
+}
+
+driver::Operator rwkv6_operator(const Gates& gates) {
+  using driver::Axes;
+  std::function<float(float)> u_from_normal;
+  if (!gates.scaled) u_from_normal = [](float) { return 1.0f; };
+  return {
+      .name = "RWKV-6",
+      .inputs = {{"r", Axes::BHLE},
+                 {"k", Axes::BHLE},
+                 {"v", Axes::BHLM},
+                 {"w", Axes::BHLE, gates.from_normal},
+                 {"u", Axes::HE, u_from_normal}},
+      .outputs = {{"o", Axes::BHLM}},
+      .reference =
+          [](const Shape& s, const std::vector<Matrix>& inputs) {
+            return std::vector<Matrix>{rwkv6(inputs[0], inputs[1], inputs[2], inputs[3], inputs[4],
+                                             /*scale=*/1, Matrix(s.E, s.M))
+                                           .o};
+          },
+      // The recurrence: a multiplication per element of S to decay it, then as the causal product;
+      // and r_t . (u k_t) v_t.
+      .flops =
+          [](const Shape& s) {
+            return double(s.B) * s.H * s.L * (5.0 * s.E * s.M + 3.0 * s.E + 2.0 * s.M);
+          },
+      .distribution = gates.name,
   };
 }
 

@@ -32,4 +32,8 @@ extern const std::array<Gates, 5> kAllGates;
 // stage 05.
 driver::Operator gla_operator(const Gates& gates = kMildGates);
 
+// o_t = r_t^T (S_{t-1} + diag(u) k_t v_t^T), THEN S_t = diag(exp w_t) S_{t-1} + k_t v_t^T, from a
+// state of zeros: stage 06. Without decays u is 1, and it is the causal product.
+driver::Operator rwkv6_operator(const Gates& gates = kExponentialGates);
+
 }  // namespace attn::reference

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "common/cuda_check.hpp"
+#include "common/device.hpp"
 #include "common/shared_storage.cuh"
 
 namespace attn {
@@ -33,6 +34,8 @@ struct LaunchConfig {
   cudaStream_t stream;
   const char* file;
   int line;
+  // May begin before the launch before it in the stream has ended (common/ptx/grid_dependency.cuh).
+  bool overlapping = false;
 
   LaunchConfig(LaunchSize grid, LaunchSize block, size_t shared_bytes = 0, cudaStream_t stream = 0,
                const char* file = __builtin_FILE(), int line = __builtin_LINE())
@@ -91,9 +94,18 @@ void launch(LaunchConfig config, void (*kernel)(P...), A&&... arguments) {
                                     int(config.shared_bytes)),
                config.file, config.line);
   }
-  kernel<<<config.grid.dims(), config.block.dims(), config.shared_bytes, config.stream>>>(
-      std::forward<A>(arguments)...);
-  cuda_check(cudaGetLastError(), config.file, config.line);
+  cudaLaunchAttribute overlap = {};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t launch_config = {};
+  launch_config.gridDim = config.grid.dims();
+  launch_config.blockDim = config.block.dims();
+  launch_config.dynamicSmemBytes = config.shared_bytes;
+  launch_config.stream = config.stream;
+  launch_config.attrs = &overlap;
+  launch_config.numAttrs = config.overlapping && compute_capability_major() >= 9 ? 1 : 0;
+  cuda_check(cudaLaunchKernelEx(&launch_config, kernel, static_cast<P>(arguments)...), config.file,
+             config.line);
 #endif
 }
 

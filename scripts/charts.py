@@ -329,7 +329,7 @@ def largest_groups(results):
 def draw_all(results, shapes, out, prefix):
     results_module.only_device(results)
     for operator, group in largest_groups(results).items():
-        name = "" if operator == results_module.CAUSAL_PRODUCT else operator.replace(" ", "_") + "_"
+        name = "" if operator == results_module.CAUSAL_PRODUCT else operator.lower().replace(" ", "_") + "_"
         draw_group(group, shapes, out, prefix + name)
 
 

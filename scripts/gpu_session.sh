@@ -7,7 +7,8 @@
 # and the results, at most 8 files. --stage leaves the other stages out, and the build's tests. A
 # PART is one of these; all of them unless named:
 #
-#   verify     the tests that the build has; every stage over the whole grid; its examples
+#   verify     the tests that the build has; every stage over the whole grid; its
+#              examples                                                             -> examples.log
 #   time       every stage at the shapes of record                                  -> time.jsonl
 #   sweep      the stages from 04 on against the length of the sequence             -> sweep.jsonl
 #   sanitize   compute-sanitizer's four tools on every kernel, at few ragged shapes -> sanitize.log
@@ -73,6 +74,9 @@ at_shapes() {  # FLAGS SHAPE...
   printf '\n'
 }
 
+# For a stage with many kernels: less than the second per kernel and shape that a driver takes.
+readonly soon='--benchmark_min_time=0.3s'
+
 # What is timed for the record. A stage's first run, at its default inputs, is what it is judged by.
 runs_of_record() {  # STAGE
   case $1 in
@@ -88,6 +92,17 @@ runs_of_record() {  # STAGE
       at_shapes '--dtype f32 --inputs ungated' 16,8,4096,64,64
       at_shapes '--dtype bf16 --inputs ungated' 16,8,4096,64,64
       ;;
+    06_*)
+      at_shapes "--dtype bf16 $soon" 8,32,4096,64,64 4,64,4096,128,128 1,96,8192,128,128 \
+        8,8,1024,64,64
+      at_shapes "--dtype bf16 --inputs mild $soon" 8,32,4096,64,64 8,8,1024,64,64
+      at_shapes "--dtype bf16 --inputs resets $soon" 8,32,4096,64,64
+      # The published article's shape, and stage 05's.
+      at_shapes "--dtype f32 $soon" 4,4,1024,100,100 8,32,4096,64,64
+      # As stages 02 to 05, whose operator it is without decays.
+      at_shapes "--dtype f32 --inputs ungated $soon" 16,8,4096,64,64
+      at_shapes "--dtype bf16 --inputs ungated $soon" 16,8,4096,64,64
+      ;;
     # The last two stand on either side of where stage 04 changes from one kernel to the other.
     *) at_shapes '' 16,8,4096,64,64 8,16,4096,128,128 8,8,4096,512,512 1,8,16384,64,64 \
       4,16,1024,64,64 1,32,4096,64,64 1,64,4096,64,64 ;;
@@ -98,13 +113,16 @@ swept_run() {  # STAGE
   case $1 in
     0[1-3]_*) ;;
     05_*) at_shapes '--dtype bf16' 8,8,{2048,4096,8192,16384,32768,65536,131072,262144},64,64 ;;
+    06_*)
+      at_shapes "--dtype bf16 $soon" 8,8,{2048,4096,8192,16384,32768,65536,131072,262144},64,64
+      ;;
     *) at_shapes '' 16,8,{2048,4096,8192,16384,32768,65536,131072},64,64 ;;
   esac
 }
 
 profiled_shape() {  # STAGE
   case $1 in
-    05_*) printf '8,32,4096,64,64\n' ;;
+    0[56]_*) printf '8,32,4096,64,64\n' ;;
     *) printf '16,8,4096,64,64\n' ;;
   esac
 }
@@ -176,8 +194,11 @@ each_kernel() {  # NAME COMMAND [ARGUMENT...]
   done
 }
 
+example() { "$1" | tee -a "$out/examples.log"; }
+
 verify() {
   local test stage dtype example
+  rm -f "$out/examples.log"
   if [[ -z $only_stage ]]; then
     for test in "$build"/tests/*; do
       if [[ -f $test && -x $test ]]; then
@@ -195,7 +216,7 @@ verify() {
     done
     for example in "$build/$stage"/*; do
       if [[ -f $example && -x $example && $example != */"$stage" ]]; then
-        attempt "verify $stage $(basename "$example")" "$example"
+        attempt "verify $stage $(basename "$example")" example "$example"
       fi
     done
   done
@@ -238,7 +259,7 @@ sanitize() {
 sanitize_one() {  # TOOL STAGE KERNEL DTYPE
   local status=0 inputs='' flags summary
   # Mild gates but for some of minus infinity: both ways through the kernels.
-  [[ $2 != 05_* ]] || inputs='--inputs resets'
+  [[ $2 != 0[56]_* ]] || inputs='--inputs resets'
   read -ra flags <<<"$(at_shapes "--kernel $3 --dtype $4 $inputs" "${ragged_shapes[@]}")"
   printf '\n=== %s: %s, %s %s\n' "$1" "$2" "${*:3}" "$inputs" >>"$out/sanitize.log"
   "${no_grid[@]}" compute-sanitizer --tool "$1" --error-exitcode 99 --print-limit 20 \

@@ -69,6 +69,9 @@ class Result:
     toolkit: str
     commit: str
     date: str
+    # A kernel of another operator that was timed beside it at the same shape: what names it, and its
+    # median_ms. Not to be compared like for like.
+    other: dict | None = None
 
     @property
     def on_host(self):
@@ -87,7 +90,7 @@ class Result:
     @property
     def workload_text(self):
         operator, inputs = self.workload
-        return operator.capitalize() + (f", inputs {inputs}" if inputs else "")
+        return operator[:1].upper() + operator[1:] + (f", inputs {inputs}" if inputs else "")
 
 
 # Without these a chart would divide by zero or take the logarithm of nothing.
@@ -115,6 +118,15 @@ def _shape(value):
         if type(value[letter]) is not int or value[letter] < 1:
             raise ValueError(f"'shape' has {letter} = {json.dumps(value[letter])}")
     return Shape(**value)
+
+
+def _other(value):
+    if not isinstance(value, dict):
+        raise ValueError("'other' should be an object")
+    for name in ("operator", "inputs", "kernel"):
+        if not isinstance(value.get(name), str):
+            raise ValueError(f"'other' should have '{name}', a string")
+    _number("median_ms", value.get("median_ms"))
 
 
 def parse_line(line, kind=Result):
@@ -151,6 +163,8 @@ def parse_line(line, kind=Result):
             kind = {str: "a string", bool: "true or false"}[field.type]
             raise ValueError(f"'{field.name}' should be {kind}, not {json.dumps(value)}")
         values[field.name] = value
+    if values.get("other") is not None:
+        _other(values["other"])
     if not DATE.fullmatch(values["date"]):
         raise ValueError(f"'date' should look like 2026-11-20T16:30:00Z, not '{values['date']}'")
     return kind(**values)

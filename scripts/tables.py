@@ -102,6 +102,29 @@ def ladder_section(results):
     return "\n\n".join(text)
 
 
+def other_operators(rungs):
+    """What was timed beside the stage's own kernels but computes something else, if anything was."""
+    rows = []
+    for rung in rungs:
+        if rung.other and rung.picked:
+            ms = rung.other["median_ms"]
+            inputs = rung.other["inputs"]
+            rows.append(
+                [
+                    str(rung.shape),
+                    rung.other["operator"] + (f", inputs {inputs}" if inputs else ""),
+                    f"`{rung.other['kernel']}`",
+                    figure(ms),
+                    f"{figure(rung.median_ms)} ({rung.kernel})",
+                    times(rung.median_ms / ms),
+                ]
+            )
+    if not rows:
+        return []
+    header = ["B,H,L,E,M", "another operator", "its kernel", "its ms", "ms here", "here over it"]
+    return ["Timed beside them, **another operator**:", rewrite.table(header, rows, left=3)]
+
+
 def stage_section(results, everything):
     """A chapter's part for what its stage's driver recorded, the previous stage's kernel included.
 
@@ -136,6 +159,7 @@ def stage_section(results, everything):
         limits += f", bf16 mma.sync at {one.mma_tflop_per_s:.0f} TFLOP/s"
     caption = f"{provenance(results)}; in the same run, {limits}:"
     text = [caption, rewrite.table(header, rows, left=2)]
+    text += other_operators([rung for shape in detailed for rung in at_shape(shape, results)])
     short = [shape for shape in shapes if shape not in detailed]
     if short:
         swept = [result for result in results if result.shape in short]

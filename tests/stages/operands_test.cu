@@ -8,6 +8,7 @@
 #include "03_shared_mem/kernel.cuh"
 #include "04_double_buffer/causal_product.cuh"
 #include "05_chunked_gla/operands.cuh"
+#include "06_rwkv6/operands.cuh"
 
 namespace attn {
 namespace {
@@ -114,4 +115,49 @@ TEST(Operands, GatedLinearAttentionChecksItsStates) {
 }
 
 }  // namespace
+rwkv6::Rwkv6Operands<float> rwkv6_operands() {
+  const TensorView<float> x = dense_view<float>(nullptr, 2, 3, 5, 8, Layout::BHLD);
+  const TensorView<float> u = dense_view<float>(nullptr, 1, 3, 1, 8, Layout::BHLD);
+  return {x, x, x, x, u, x};
+}
+
+std::string error_of(const rwkv6::Rwkv6Operands<float>& x) {
+  try {
+    in_walking_order(x);
+  } catch (const std::invalid_argument& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(Operands, Rwkv6ChecksThem) {
+  EXPECT_EQ(error_of(rwkv6_operands()), "no error");
+  auto x = rwkv6_operands();
+  x.k.B = 1;
+  EXPECT_EQ(error_of(x), "RWKV-6: r, k, v, w and o differ in B");
+  x = rwkv6_operands();
+  x.w.D = 7;
+  EXPECT_EQ(error_of(x), "RWKV-6: r, k and w differ in head size");
+  x = rwkv6_operands();
+  x.u.H = 2;
+  EXPECT_EQ(error_of(x), "RWKV-6: u is not [H, E]");
+  x = rwkv6_operands();
+  float state = 0;
+  x.final_state = dense_view(&state, 2, 3, 8, 7, Layout::BHLD);
+  EXPECT_EQ(error_of(x), "RWKV-6: the final state is not [B, H, E, M]");
+}
+
+// Backwards is the same with rows from last to first; u and the states have no rows in time.
+TEST(Operands, Rwkv6WalksBackwardsByStrides) {
+  float data[2 * 3 * 5 * 8] = {};
+  auto x = rwkv6_operands();
+  x.r.data = data;
+  x.reverse = true;
+  const auto walked = in_walking_order(x);
+  EXPECT_FALSE(walked.reverse);
+  EXPECT_EQ(walked.r.row(1, 2, 0), x.r.row(1, 2, 4));
+  EXPECT_EQ(walked.r.row(1, 2, 4), x.r.row(1, 2, 0));
+  EXPECT_EQ(walked.u.stride_l, x.u.stride_l);
+}
+
 }  // namespace attn

@@ -1,0 +1,171 @@
+// What the two kinds of warps of the chunked kernel share: how a block is cut, its place in the
+// problem, its shared memory, and the packet, in which one sub-chunk goes from the warps that
+// prepare it to the warps that own the state.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "06_rwkv6/operands.cuh"
+
+namespace attn::rwkv6 {
+
+constexpr int kWarp = 32;
+constexpr int kSubChunk = 16;  // rows of an mma.sync tile
+// A sub-chunk's rows and decays as they follow each other in time: 16 rows have 17 places between
+// and around their decays. At place p row p - 1 has been written, and row p is read.
+constexpr int kPlaces = kSubChunk + 1;
+
+// [doc:uncut]
+// Tensor cores cut a float off after 10 bits of mantissa, half a unit of them too low on average:
+// 2^-11 E(1 / mantissa). Every output but the bonus is a sum of products of two such floats.
+constexpr float kUncut = 1 + 2 * 3.52e-4f;
+// [/doc:uncut]
+
+// [doc:tiling]
+// How a block divides its head.
+template <class T_, int kE_, int kWarpColumns_, int kStateWarps_, int kSubChunks_, int kSlots_,
+          int kSlab_, int kBlocks_>
+struct Tiling {
+  using T = T_;
+  static constexpr int kE = kE_;                      // head size of r and k, padded with zeros
+  static constexpr int kWarpColumns = kWarpColumns_;  // value columns of one state warp
+  static constexpr int kStateWarps = kStateWarps_;
+  static constexpr int kSubChunks = kSubChunks_;  // in a round, between two barriers of the block
+  static constexpr int kSlots = kSlots_;          // buffers for the rows of a round
+  static constexpr int kSlab = kSlab_;            // columns of r, k and w of one preparing warp
+  static constexpr int kBlocks = kBlocks_;        // side by side on one multiprocessor
+
+  static constexpr int kM = kStateWarps * kWarpColumns;  // value columns of the block
+  static constexpr int kRows = kSubChunks * kSubChunk;   // of a round
+  static constexpr int kSlabs = kE / kSlab;
+  static constexpr int kPrepareWarps = kSubChunks * kSlabs;
+  static constexpr int kThreads = (kStateWarps + kPrepareWarps) * kWarp;
+
+  // 16 bytes more than a row has: then eight rows begin in different banks.
+  static constexpr int kPitch = kE + 8;
+  static constexpr int kPitchV = kM + 16 / int(sizeof(T));
+
+  static_assert(kE % kSlab == 0 && kSlab % kWarp == 0, "lanes take whole pairs of columns");
+  static_assert(kWarpColumns % kSubChunk == 0, "S transposed is made of mma.sync tiles");
+};
+// [/doc:tiling]
+
+// [doc:packet]
+// One sub-chunk, prepared: all that the state warps need of r, k, w and u.
+template <class Tiling>
+struct Packet {
+  // r_i, decayed from the sub-chunk's beginning to row i, for tf32, as A fragments of
+  // mma_m16n8k8_tf32: a step of 8 columns is one 16-byte read per lane. A lane has columns 2t and
+  // 2t + 1 where mma.cuh says t and t + 4; S comes in the same order.
+  uint4 r[Tiling::kE / 8][kWarp];
+  // k_j, decayed from row j to the sub-chunk's end, as the sum of two bf16; two columns to a word.
+  alignas(16) uint32_t k_high[kSubChunk][Tiling::kPitch / 2];
+  alignas(16) uint32_t k_low[kSubChunk][Tiling::kPitch / 2];
+  // The scores of each slab's columns, as the sum of two bf16: A fragments of mma_m16n8k16. Below
+  // the diagonal r_i . k_j with the decays between, on it r_i . (u k_i).
+  uint4 scores[Tiling::kSlabs][2][kWarp];
+  float decay[Tiling::kE];  // of the state, over the sub-chunk
+};
+// [/doc:packet]
+
+template <class Tiling>
+struct SharedStorage {
+  using T = typename Tiling::T;
+  // Rows as they lie in memory. Of r, k and w those to be prepared and those on their way; of v one
+  // round more, since it is used when its packets are.
+  alignas(16) T r[Tiling::kSlots][Tiling::kRows][Tiling::kPitch];
+  alignas(16) T k[Tiling::kSlots][Tiling::kRows][Tiling::kPitch];
+  alignas(16) T w[Tiling::kSlots][Tiling::kRows][Tiling::kPitch];
+  alignas(16) T v[Tiling::kSlots + 1][Tiling::kRows][Tiling::kPitchV];
+  Packet<Tiling> packets[2][Tiling::kSubChunks];
+  alignas(8) float u[Tiling::kE];
+  // Of each slab of a sub-chunk the first place that is not in its packet: 17, but for strong
+  // decays.
+  int next_place[2][Tiling::kSubChunks][Tiling::kSlabs];
+};
+
+// [doc:segments]
+// The parts of every sequence that are walked at the same time.
+struct Segments {
+  int count;   // of a sequence
+  int rows;    // of each but the last
+  int walked;  // by this launch: all of them, or the first so many
+  // What each segment but the last does to the state: S becomes 2^log_decay S + added. Written by a
+  // launch without outputs, read by one with outputs; null: there is one segment only. Of each
+  // (b, h), segment and tile of columns the elements follow each other as the lanes hold them.
+  float4* added = nullptr;     // [B * H, count - 1, column tiles, kE * kM / 4]
+  float* log_decay = nullptr;  // [B * H, count - 1, kE]
+};
+// [/doc:segments]
+
+// A block's place in the problem.
+template <class Tiling>
+struct Block {
+  const Rwkv6Operands<typename Tiling::T>& x;
+  const Segments& segments;
+  SharedStorage<Tiling>& smem;
+  bool aligned;  // every row of every operand begins on 16 bytes and holds whole 16 bytes
+  int64_t b, h;  // the head
+  int segment;   // of its sequence
+  int column_tile, column_tiles;
+  int m0;          // the first value column
+  int begin, end;  // rows
+  int rounds;
+
+  // Where a segment of the block's head has what it does to the state.
+  __device__ __forceinline__ float* log_decay(int of) const {
+    return segments.log_decay + ((b * x.k.H + h) * (segments.count - 1) + of) * Tiling::kE;
+  }
+  __device__ __forceinline__ float4* added(int of) const {
+    const int64_t tile = ((b * x.k.H + h) * (segments.count - 1) + of) * column_tiles + column_tile;
+    return segments.added + tile * (Tiling::kE * Tiling::kM / 4);
+  }
+
+  // Whether parts of sub-chunk `sub` are in no packet yet.
+  __device__ __forceinline__ bool incomplete(int round, int sub) const {
+    bool some = false;
+#pragma unroll
+    for (int i = 0; i < Tiling::kSlabs; ++i) some |= smem.next_place[round % 2][sub][i] < kPlaces;
+    return some;
+  }
+  __device__ __forceinline__ bool any_incomplete(int round) const {
+    bool some = false;
+#pragma unroll
+    for (int sub = 0; sub < Tiling::kSubChunks; ++sub) some |= incomplete(round, sub);
+    return some;
+  }
+};
+
+// --- Pairs of elements ----------------------------------------------------------------------------
+
+__device__ __forceinline__ float2 load_pair(const float* x) {
+  return *reinterpret_cast<const float2*>(x);
+}
+__device__ __forceinline__ float2 load_pair(const __nv_bfloat16* x) {
+  struct __attribute__((may_alias)) Word {
+    uint32_t bits;
+  };
+  const uint32_t pair = reinterpret_cast<const Word*>(x)->bits;
+  return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u)};
+}
+
+__device__ __forceinline__ void store_pair(float* x, float x0, float x1) {
+  *reinterpret_cast<float2*>(x) = {x0, x1};
+}
+__device__ __forceinline__ void store_pair(__nv_bfloat16* x, float x0, float x1) {
+  *reinterpret_cast<__nv_bfloat162*>(x) = __floats2bfloat162_rn(x0, x1);
+}
+
+// Two floats rounded to bf16, the first in the low half; and what that leaves of them.
+__device__ __forceinline__ uint32_t pack_high(float x0, float x1) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(x0, x1);
+  return uint32_t(__bfloat16_as_ushort(pair.x)) | uint32_t(__bfloat16_as_ushort(pair.y)) << 16;
+}
+__device__ __forceinline__ uint32_t pack_low(float x0, float x1, uint32_t high) {
+  return pack_high(x0 - __uint_as_float(high << 16), x1 - __uint_as_float(high & 0xffff0000u));
+}
+
+}  // namespace attn::rwkv6

@@ -1,0 +1,62 @@
+// Rows from global to shared memory, for the chunked kernel.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "common/ptx/cp_async.cuh"
+#include "common/tensor_view.cuh"
+
+namespace attn::rwkv6 {
+
+// Copies tile after tile of kRows rows and kWidth columns of one head, by kThreads threads.
+template <class T, int kRows, int kWidth, int kThreads>
+class RowLoader {
+  static constexpr int kVector = 16 / sizeof(T);
+  static constexpr int kPerRow = kWidth / kVector;
+  static constexpr int kRowStep = kThreads / kPerRow;
+  static_assert(kThreads % kPerRow == 0 && kRows % kRowStep == 0);
+
+ public:
+  // From row `first` and column `column` of x on.
+  __device__ __forceinline__ RowLoader(const TensorView<const T>& x, int64_t b, int64_t h,
+                                       int first, int column, int thread)
+      : row_(thread / kPerRow),
+        d_(thread % kPerRow * kVector),
+        columns_(static_cast<int>(x.D) - column),
+        stride_(x.stride_l),
+        source_(x.row(b, h, first + row_) + column + d_) {}
+
+  // Starts the copy of the next tile, of which the first `rows` are there; the rest is zeros. Every
+  // row must begin on 16 bytes and hold whole 16 bytes.
+  template <int kPitch>
+  __device__ __forceinline__ void load(T (&smem)[kRows][kPitch], int rows) {
+#pragma unroll
+    for (int pass = 0; pass < kRows / kRowStep; ++pass) {
+      const int row = row_ + pass * kRowStep;
+      cp_async<16>(&smem[row][d_], source_ + pass * kRowStep * stride_,
+                   row < rows && d_ < columns_);
+    }
+    source_ += kRows * stride_;
+  }
+
+  // The same for rows that begin anywhere, element by element.
+  template <int kPitch>
+  __device__ __forceinline__ void load_elements(T (&smem)[kRows][kPitch], int rows) {
+#pragma unroll 1
+    for (int row = row_; row < kRows; row += kRowStep) {
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) {
+        const bool inside = row < rows && d_ + i < columns_;
+        smem[row][d_ + i] = inside ? source_[(row - row_) * stride_ + i] : T(0.0f);
+      }
+    }
+    source_ += kRows * stride_;
+  }
+
+ private:
+  int row_, d_, columns_;
+  int64_t stride_;
+  const T* source_;
+};
+
+}  // namespace attn::rwkv6

@@ -1,0 +1,347 @@
+// The state warps of the chunked kernel: from packets and rows of v to outputs.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+#include "06_rwkv6/chunked_block.cuh"
+#include "common/ptx/block_barrier.cuh"
+#include "common/ptx/exp2.cuh"
+#include "common/ptx/grid_dependency.cuh"
+#include "common/ptx/ldmatrix.cuh"
+#include "common/ptx/mma.cuh"
+
+namespace attn::rwkv6 {
+
+// 16 rows and 16 columns of v as the tensor core takes them: as B operands of scores v, one for each
+// half of the columns, and as the A operand of v^T k. They are the same numbers in another order, and
+// are read when they are needed. A float is the sum of two bf16.
+__device__ __forceinline__ void load_values_b(uint32_t (&v)[1][2][2], const __nv_bfloat16* v_smem,
+                                              int pitch) {
+  const int lane = threadIdx.x % kWarp;
+  uint32_t b[4];
+  ldmatrix_trans(b, v_smem + lane % 16 * pitch + lane / 16 * 8);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) v[0][i / 2][i % 2] = b[i];
+}
+__device__ __forceinline__ void load_values_a(uint32_t (&v)[1][4], const __nv_bfloat16* v_smem,
+                                              int pitch) {
+  const int lane = threadIdx.x % kWarp;
+  ldmatrix_trans(v[0], v_smem + (lane % 8 + lane / 16 * 8) * pitch + lane / 8 % 2 * 8);
+}
+
+// Rows 2 (lane % 4) + 8 i and the next of one column of each half.
+template <class Take>
+__device__ __forceinline__ void split_values(const float* v_smem, int pitch, Take&& take) {
+  const int lane = threadIdx.x % kWarp;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const float* x = v_smem + (lane % 4 * 2 + i * 8) * pitch + lane / 4 + half * 8;
+      const uint32_t high = pack_high(x[0], x[pitch]);
+      take(half, i, high, pack_low(x[0], x[pitch], high));
+    }
+  }
+}
+__device__ __forceinline__ void load_values_b(uint32_t (&v)[2][2][2], const float* v_smem,
+                                              int pitch) {
+  split_values(v_smem, pitch, [&](int half, int i, uint32_t high, uint32_t low) {
+    v[0][half][i] = high;
+    v[1][half][i] = low;
+  });
+}
+__device__ __forceinline__ void load_values_a(uint32_t (&v)[2][4], const float* v_smem, int pitch) {
+  split_values(v_smem, pitch, [&](int half, int i, uint32_t high, uint32_t low) {
+    v[0][2 * i + half] = high;
+    v[1][2 * i + half] = low;
+  });
+}
+
+// One state warp: it owns kWarpColumns value columns of the state.
+template <class Tiling, bool kOutputs>
+class StateWarp {
+  using T = typename Tiling::T;
+  static constexpr int kTiles = Tiling::kWarpColumns / 16;
+  static constexpr int kHalves = 2 * kTiles;  // of 8 columns
+  static constexpr int kValueParts = sizeof(T) / 2;
+  // Whether the state leaves registers for more than one sub-chunk at a time.
+  static constexpr bool kAhead = kTiles * Tiling::kE / 2 <= 32;
+  // Sums of products that do not wait for each other: four of them hide how long a product takes.
+  static constexpr int kChains = kAhead ? 4 / kHalves : 1;
+
+ public:
+  __device__ __forceinline__ explicit StateWarp(const Block<Tiling>& block)
+      : block_(block),
+        lane_(threadIdx.x % kWarp),
+        column_(threadIdx.x / kWarp * Tiling::kWarpColumns),
+        m0_(block.m0 + column_) {}
+
+  // [doc:state_rounds]
+  __device__ __forceinline__ void run(bool accumulate) {
+    load_state();
+    const bool columns_whole =
+        block_.aligned && !accumulate && m0_ + Tiling::kWarpColumns <= block_.x.v.D;
+    all_warps_sync();  // nothing to take yet: the first packets are being prepared
+#pragma unroll 1
+    for (int round = 0; round < block_.rounds; ++round) {
+      all_warps_sync();  // the packets of this round are whole
+      const bool strong = block_.any_incomplete(round);
+      const bool whole = columns_whole && first_row(round, Tiling::kSubChunks) <= block_.end;
+      if (kAhead && whole && !strong) {
+        take_whole_round(round);
+      } else {
+        take_any_round(round, strong, columns_whole, accumulate);
+      }
+    }
+    store_state();
+    if constexpr (!kOutputs) {
+      all_warps_sync();  // the packets' place is used again
+      all_warps_sync();
+    }
+  }
+  // [/doc:state_rounds]
+
+ private:
+  __device__ __forceinline__ int first_row(int round, int sub) const {
+    return block_.begin + round * Tiling::kRows + sub * kSubChunk;
+  }
+
+  // A round with nothing special: one packet for each sub-chunk, all rows and columns are there. No
+  // branches, so that a sub-chunk may begin while products of the one before are on their way.
+  __device__ __forceinline__ void take_whole_round(int round) {
+#pragma unroll
+    for (int sub = 0; sub < Tiling::kSubChunks; ++sub) {
+      float o[kHalves][4] = {};
+      take(round, sub, o);
+      if constexpr (kOutputs) store_whole(o, first_row(round, sub));
+    }
+  }
+
+  // Any round: rows or columns may be missing, and a strong sub-chunk comes in several packets.
+  __device__ __forceinline__ void take_any_round(int round, bool strong, bool columns_whole,
+                                                 bool accumulate) {
+#pragma unroll 1
+    for (int sub = 0; sub < Tiling::kSubChunks; ++sub) {
+      float o[kHalves][4] = {};
+#pragma unroll 1
+      while (true) {
+        take(round, sub, o);
+        if (!strong || !block_.incomplete(round, sub)) break;
+        all_warps_sync();  // before the next packet is prepared
+        all_warps_sync();  // before it is taken
+      }
+      if constexpr (kOutputs) {
+        if (columns_whole && first_row(round, sub + 1) <= block_.end) {
+          store_whole(o, first_row(round, sub));
+        } else {
+          store_some(o, first_row(round, sub), accumulate);
+        }
+      }
+    }
+  }
+
+  // [doc:take]
+  // Takes a packet: outputs read the state before it, then the state decays and takes the rows in.
+  __device__ __forceinline__ void take(int round, int sub, float (&o)[kHalves][4]) {
+    const auto& packet = block_.smem.packets[round % 2][sub];
+    const T* v_smem = &block_.smem.v[round % (Tiling::kSlots + 1)][sub * kSubChunk][column_];
+
+    if constexpr (kOutputs) {
+      float chains[kChains][kHalves][4] = {};
+      // r S: the accumulators of S are B operands as they are.
+#pragma unroll
+      for (int n = 0; n < Tiling::kE / 8; ++n) {
+        const uint4 fragment = packet.r[n][lane_];
+        const uint32_t r[4] = {fragment.x, fragment.y, fragment.z, fragment.w};
+#pragma unroll
+        for (int half = 0; half < kHalves; ++half) {
+          const float* s = &S_[half / 2][n][half % 2 * 2];
+          float(&sum)[4] = chains[n % kChains][half];
+          mma_m16n8k8_tf32(sum, r, {__float_as_uint(s[0]), __float_as_uint(s[1])}, sum);
+        }
+      }
+      // scores v. Low parts are not multiplied with low parts.
+      uint32_t v[kTiles][kValueParts][2][2];
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile) {
+        load_values_b(v[tile], v_smem + tile * 16, Tiling::kPitchV);
+      }
+#pragma unroll
+      for (int i = 0; i < 2 * Tiling::kSlabs; ++i) {
+        const uint4 fragment = packet.scores[i / 2][i % 2][lane_];
+        const uint32_t scores[4] = {fragment.x, fragment.y, fragment.z, fragment.w};
+#pragma unroll
+        for (int half = 0; half < kHalves; ++half) {
+#pragma unroll
+          for (int part = 0; part < (i % 2 == 0 ? kValueParts : 1); ++part) {
+            float(&sum)[4] = chains[i % kChains][half];
+            mma_m16n8k16(sum, scores, v[half / 2][part][half % 2], sum);
+          }
+        }
+      }
+#pragma unroll
+      for (int half = 0; half < kHalves; ++half) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+#pragma unroll
+          for (int chain = 0; chain < kChains; ++chain) o[half][i] += chains[chain][half][i];
+        }
+      }
+    }
+
+    scale_state(packet.decay);
+    // S^T += v^T k.
+    uint32_t v[kTiles][kValueParts][4];
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      load_values_a(v[tile], v_smem + tile * 16, Tiling::kPitchV);
+    }
+    const int matrix = (lane_ % 16 * Tiling::kPitch + lane_ / 16 * 8) / 2;
+#pragma unroll
+    for (int n = 0; n < Tiling::kE / 8; n += 2) {
+#pragma unroll
+      for (int k_part = 0; k_part < 2; ++k_part) {
+        uint32_t k[4];
+        ldmatrix_trans(k, (k_part == 0 ? packet.k_high[0] : packet.k_low[0]) + matrix + n * 4);
+#pragma unroll
+        for (int tile = 0; tile < kTiles; ++tile) {
+#pragma unroll
+          for (int part = 0; part < (k_part == 0 ? kValueParts : 1); ++part) {
+            mma_m16n8k16(S_[tile][n], v[tile][part], {k[0], k[1]}, S_[tile][n]);
+            mma_m16n8k16(S_[tile][n + 1], v[tile][part], {k[2], k[3]}, S_[tile][n + 1]);
+          }
+        }
+      }
+    }
+  }
+  // [/doc:take]
+
+  // [doc:load_state]
+  // The state before the block's segment: the initial state, through the segments before.
+  __device__ __forceinline__ void load_state() {
+    if constexpr (!kOutputs) return;  // what a segment adds is counted from zero
+    const auto& initial = block_.x.initial_state;
+    if (initial.data != nullptr) {
+      visit_state(initial, [](float& S, const float& x) { S = x; });
+    }
+    if (block_.segments.count > 1) grid_dependency_wait();  // the segments' sums are written
+#pragma unroll 1
+    for (int segment = 0; segment < block_.segment; ++segment) {
+      const float* log_decay = block_.log_decay(segment) + lane_ % 4 * 2;
+      const float4* added = block_.added(segment) + threadIdx.x;
+#pragma unroll
+      for (int n = 0; n < Tiling::kE / 8; ++n) {
+        const float2 log_d = load_pair(log_decay + n * 8);
+        const float2 d = {exp2_approx(log_d.x), exp2_approx(log_d.y)};
+#pragma unroll
+        for (int tile = 0; tile < kTiles; ++tile) {
+          const float4 A = added[(n * kTiles + tile) * Tiling::kStateWarps * kWarp];
+          float(&S)[4] = S_[tile][n];
+          S[0] = S[0] * d.x + A.x;
+          S[1] = S[1] * d.y + A.y;
+          S[2] = S[2] * d.x + A.z;
+          S[3] = S[3] * d.y + A.w;
+        }
+      }
+    }
+  }
+  // [/doc:load_state]
+
+  __device__ __forceinline__ void store_state() {
+    if constexpr (kOutputs) {
+      const auto& final = block_.x.final_state;
+      if (final.data == nullptr || block_.segment < block_.segments.count - 1) return;
+      visit_state(final, [](const float& S, float& x) { x = S; });
+    } else {
+      float4* added = block_.added(block_.segment) + threadIdx.x;
+#pragma unroll
+      for (int n = 0; n < Tiling::kE / 8; ++n) {
+#pragma unroll
+        for (int tile = 0; tile < kTiles; ++tile) {
+          const float(&S)[4] = S_[tile][n];
+          added[(n * kTiles + tile) * Tiling::kStateWarps * kWarp] = {S[0], S[1], S[2], S[3]};
+        }
+      }
+    }
+  }
+
+  __device__ __forceinline__ void scale_state(const float* decay) {
+#pragma unroll
+    for (int n = 0; n < Tiling::kE / 8; ++n) {
+      const float2 d = load_pair(decay + n * 8 + lane_ % 4 * 2);
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile) {
+        S_[tile][n][0] *= d.x;
+        S_[tile][n][1] *= d.y;
+        S_[tile][n][2] *= d.x;
+        S_[tile][n][3] *= d.y;
+      }
+    }
+  }
+
+  // Where the lane's first output of 16 rows goes.
+  __device__ __forceinline__ T* output(int row0) const {
+    return block_.x.o.row(block_.b, block_.h, row0 + lane_ / 4) + m0_ + lane_ % 4 * 2;
+  }
+  __device__ __forceinline__ float scale() const { return block_.x.scale * kUncut; }
+
+  // The outputs of 16 rows and all columns.
+  __device__ __forceinline__ void store_whole(const float (&o)[kHalves][4], int row0) const {
+    T* o_rows = output(row0);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+#pragma unroll
+      for (int half = 0; half < kHalves; ++half) {
+        store_pair(o_rows + half * 8, o[half][2 * i] * scale(), o[half][2 * i + 1] * scale());
+      }
+      o_rows += 8 * block_.x.o.stride_l;
+    }
+  }
+
+  // Those of them that there are.
+  __device__ __forceinline__ void store_some(const float (&o)[kHalves][4], int row0,
+                                             bool accumulate) const {
+    T* const o_rows = output(row0);
+    const int m = m0_ + lane_ % 4 * 2;
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int row = i / 2 * 8, column = half * 8 + i % 2;
+        if (row0 + lane_ / 4 + row >= block_.end || m + column >= block_.x.o.D) continue;
+        T& y = o_rows[row * block_.x.o.stride_l + column];
+        y = T(accumulate ? float(y) + o[half][i] * scale() : o[half][i] * scale());
+      }
+    }
+  }
+
+  // Calls visit(S, x) for each element S of the state that the lane holds and its place x in a tensor
+  // of states, if the tensor has it.
+  template <class U, class Visit>
+  __device__ __forceinline__ void visit_state(const TensorView<U>& states, Visit&& visit) {
+    const int m = m0_ + lane_ / 4;
+    int e = lane_ % 4 * 2;
+    U* row = states.row(block_.b, block_.h, e) + m;
+#pragma unroll
+    for (int n = 0; n < Tiling::kE / 8; ++n) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+#pragma unroll
+        for (int half = 0; half < kHalves; ++half) {
+          const bool inside = e + i < states.L && m + half * 8 < states.D;
+          if (inside) visit(S_[half / 2][n][half % 2 * 2 + i], row[half * 8]);
+        }
+        row += i == 0 ? states.stride_l : 7 * states.stride_l;
+      }
+      e += 8;
+    }
+  }
+
+  const Block<Tiling>& block_;
+  const int lane_, column_, m0_;
+  // The state transposed, [value columns][E], as accumulator fragments.
+  float S_[kTiles][Tiling::kE / 8][4] = {};
+};
+
+}  // namespace attn::rwkv6

@@ -1,0 +1,279 @@
+// RWKV-6, the recurrence with no partial outputs, fed in batches of steps.
+//
+// The idea: the bonus needs no state. o_t = r_t^T S_{t-1} + (r_t . (u k_t)) v_t, so that an element
+// of the state costs three instructions per step: k v, the output's share, the update. To keep them
+// fed, a thread owns rows *and* columns of the state, and what it reads from shared memory serves
+// several of them.
+//
+// Who computes what: a block owns 64 columns of one (b, h), all E rows of them. A group of kLanes
+// lanes shares kColumns columns; a lane has kRows of their rows: at E = 64 8 lanes with 8 x 4
+// entries each, in registers. The block fetches kSteps steps at a time, 16 bytes per load, into
+// registers while it computes the batch before; then as floats, with the exponentials taken and u k
+// formed, once for all columns, into shared memory.
+//
+// What memory moves: every operand once (r, k and w again, from L2, for each further 64 columns).
+//
+// What limits it: instructions. 3 per (t, e, m), and a quarter more for the bonus, for the sums
+// across lanes and for reading shared memory.
+//
+// What the next step removes: the arithmetic itself, which becomes products of matrices.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "06_rwkv6/operands.cuh"
+#include "common/element.hpp"
+#include "common/launch.cuh"
+#include "common/ptx/exp2.cuh"
+#include "common/shared_storage.cuh"
+#include "common/warp.cuh"
+
+namespace attn::rwkv6 {
+
+// 8 neighbouring elements of a row, as they lie in memory: the unit of the loads.
+template <class T>
+struct Octet {
+  static constexpr int kWords = 8 * sizeof(T) / 16;
+  uint4 words[kWords];
+
+  __device__ __forceinline__ void unpack(float (&x)[8]) const {
+    if constexpr (sizeof(T) == 4) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        x[4 * i] = __uint_as_float(words[i].x);
+        x[4 * i + 1] = __uint_as_float(words[i].y);
+        x[4 * i + 2] = __uint_as_float(words[i].z);
+        x[4 * i + 3] = __uint_as_float(words[i].w);
+      }
+    } else {
+      const uint32_t pairs[4] = {words[0].x, words[0].y, words[0].z, words[0].w};
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        x[2 * i] = __uint_as_float(pairs[i] << 16);
+        x[2 * i + 1] = __uint_as_float(pairs[i] & 0xffff0000u);
+      }
+    }
+  }
+};
+
+template <int kE>
+struct VectorRecurrence {
+  static constexpr int kLanes = kE <= 256 ? kE / 8 : 32;  // that share a column
+  static constexpr int kRows = kE / kLanes;               // of the state, per lane: 8, or 16
+  static constexpr int kColumns = 4;                      // of a lane
+  static constexpr int kBlockColumns = kE <= 128 ? 64 : 32;
+  static constexpr int kThreads = kBlockColumns / kColumns * kLanes;
+  static constexpr int kSteps = 8;  // fetched together
+  // Octets of a batch that a thread fetches of each of r, k and w, and of v.
+  static constexpr int kOctets = (kSteps * kE / 8 + kThreads - 1) / kThreads;
+  static constexpr int kOctetsV = (kSteps * kBlockColumns / 8 + kThreads - 1) / kThreads;
+  static constexpr int kOutputs = kSteps * kColumns / kLanes;  // of a lane and batch
+
+  struct SharedStorage {
+    alignas(16) float r[kSteps][kE];
+    alignas(16) float k[kSteps][kE];
+    alignas(16) float decay[kSteps][kE];
+    alignas(16) float uk[kSteps][kE];
+    alignas(16) float v[kSteps][kBlockColumns];
+    alignas(16) float u[kE];
+  };
+};
+
+// Elements [d, d + 8) of a row of D elements; zeros past its end, and everywhere if not `inside`.
+template <class T>
+__device__ __forceinline__ Octet<T> load_octet(const T* row, int d, int D, bool inside,
+                                               bool aligned) {
+  Octet<T> x = {};
+  if (!inside || d >= D) return x;
+  if (aligned) {
+#pragma unroll
+    for (int i = 0; i < Octet<T>::kWords; ++i) {
+      x.words[i] = reinterpret_cast<const uint4*>(row + d)[i];
+    }
+    return x;
+  }
+  struct __attribute__((may_alias)) Element {
+    T x;
+  };
+#pragma unroll 1
+  for (int i = 0; i < 8 && d + i < D; ++i) reinterpret_cast<Element*>(&x)[i].x = row[d + i];
+  return x;
+}
+
+// Four neighbouring floats of shared memory, in one access.
+__device__ __forceinline__ void read_shared(float (&x)[4], const float* smem) {
+  const float4 read = *reinterpret_cast<const float4*>(smem);
+  x[0] = read.x, x[1] = read.y, x[2] = read.z, x[3] = read.w;
+}
+__device__ __forceinline__ void write_shared(float* smem, const float (&x)[8]) {
+  reinterpret_cast<float4*>(smem)[0] = {x[0], x[1], x[2], x[3]};
+  reinterpret_cast<float4*>(smem)[1] = {x[4], x[5], x[6], x[7]};
+}
+
+template <int kE, class T>
+__global__ void __launch_bounds__(VectorRecurrence<kE>::kThreads)
+    vector_recurrent_kernel(Rwkv6Operands<T> x, int column_tiles, bool aligned) {
+  using R = VectorRecurrence<kE>;
+  auto& smem = shared_storage<typename R::SharedStorage>();
+  const int64_t head = blockIdx.x / column_tiles;
+  const int64_t b = head / x.r.H, h = head % x.r.H;
+  const int L = x.r.L, E = x.r.D, M = x.v.D;
+  const int m0 = blockIdx.x % column_tiles * R::kBlockColumns;
+  const int lane = threadIdx.x % R::kLanes;
+  const int column = threadIdx.x / R::kLanes * R::kColumns;  // of the block
+  // Rows go to lanes in groups of four, one 16-byte read: neighbouring lanes read neighbouring
+  // words.
+  const auto row_of = [&](int i) { return (i / 4 * R::kLanes + lane) * 4 + i % 4; };
+  const auto for_state = [&](auto&& visit) {
+#pragma unroll
+    for (int i = 0; i < R::kRows; ++i) {
+#pragma unroll
+      for (int c = 0; c < R::kColumns; ++c) {
+        if (row_of(i) < E && m0 + column + c < M) visit(i, c, row_of(i), m0 + column + c);
+      }
+    }
+  };
+
+  float S[R::kRows][R::kColumns] = {};
+  if (x.initial_state.data != nullptr) {
+    for_state([&](int i, int c, int e, int m) { S[i][c] = x.initial_state.row(b, h, e)[m]; });
+  }
+  for (int e = threadIdx.x; e < kE; e += R::kThreads) {
+    smem.u[e] = e < E ? to_float(x.u.row(0, h, 0)[e]) : 0;
+  }
+
+  // [doc:batches]
+  Octet<T> r[R::kOctets], k[R::kOctets], w[R::kOctets], v[R::kOctetsV];
+  const auto fetch = [&](int first) {
+#pragma unroll
+    for (int i = 0; i < R::kOctets; ++i) {
+      const int octet = i * R::kThreads + threadIdx.x, e = octet % (kE / 8) * 8;
+      const int t = first + octet / (kE / 8);
+      const bool inside = octet < R::kSteps * kE / 8 && t < L;
+      r[i] = load_octet(x.r.row(b, h, t), e, E, inside, aligned);
+      k[i] = load_octet(x.k.row(b, h, t), e, E, inside, aligned);
+      w[i] = load_octet(x.w.row(b, h, t), e, E, inside, aligned);
+    }
+#pragma unroll
+    for (int i = 0; i < R::kOctetsV; ++i) {
+      const int octet = i * R::kThreads + threadIdx.x;
+      const int t = first + octet / (R::kBlockColumns / 8);
+      const bool inside = octet < R::kSteps * R::kBlockColumns / 8 && t < L;
+      v[i] =
+          load_octet(x.v.row(b, h, t), m0 + octet % (R::kBlockColumns / 8) * 8, M, inside, aligned);
+    }
+  };
+  // Steps past the end have r = k = w = 0: they leave the state as it is.
+  const auto to_shared = [&] {
+    constexpr float kLog2e = 1.4426950408889634f;
+#pragma unroll
+    for (int i = 0; i < R::kOctets; ++i) {
+      const int octet = i * R::kThreads + threadIdx.x, e = octet % (kE / 8) * 8;
+      const int step = octet / (kE / 8);
+      if (step >= R::kSteps) break;
+      float r_e[8], k_e[8], uk_e[8], decay_e[8];
+      r[i].unpack(r_e);
+      k[i].unpack(k_e);
+      w[i].unpack(decay_e);
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        uk_e[j] = smem.u[e + j] * k_e[j];
+        decay_e[j] = exp2_approx(decay_e[j] * kLog2e);
+      }
+      write_shared(&smem.r[step][e], r_e);
+      write_shared(&smem.k[step][e], k_e);
+      write_shared(&smem.uk[step][e], uk_e);
+      write_shared(&smem.decay[step][e], decay_e);
+    }
+#pragma unroll
+    for (int i = 0; i < R::kOctetsV; ++i) {
+      const int octet = i * R::kThreads + threadIdx.x;
+      const int step = octet / (R::kBlockColumns / 8);
+      if (step >= R::kSteps) break;
+      float v_m[8];
+      v[i].unpack(v_m);
+      write_shared(&smem.v[step][octet % (R::kBlockColumns / 8) * 8], v_m);
+    }
+  };
+
+  fetch(0);
+#pragma unroll 1
+  for (int first = 0; first < L; first += R::kSteps) {
+    __syncthreads();  // everybody is done with the batch before (and u is written)
+    to_shared();
+    __syncthreads();           // the batch is written
+    fetch(first + R::kSteps);  // on its way while this batch is computed
+    // [/doc:batches]
+
+    // [doc:vector_recurrence]
+    float o[R::kSteps * R::kColumns] = {};
+#pragma unroll
+    for (int step = 0; step < R::kSteps; ++step) {
+      float v_c[R::kColumns];
+      read_shared(v_c, &smem.v[step][column]);
+      float bonus = 0;
+      float* const o_step = &o[step * R::kColumns];
+#pragma unroll
+      for (int i = 0; i < R::kRows; i += 4) {
+        float r_e[4], k_e[4], uk_e[4], decay_e[4];
+        read_shared(r_e, &smem.r[step][row_of(i)]);
+        read_shared(k_e, &smem.k[step][row_of(i)]);
+        read_shared(uk_e, &smem.uk[step][row_of(i)]);
+        read_shared(decay_e, &smem.decay[step][row_of(i)]);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          bonus += r_e[j] * uk_e[j];
+#pragma unroll
+          for (int c = 0; c < R::kColumns; ++c) {
+            o_step[c] += r_e[j] * S[i + j][c];
+            S[i + j][c] = decay_e[j] * S[i + j][c] + k_e[j] * v_c[c];
+          }
+        }
+      }
+#pragma unroll
+      for (int c = 0; c < R::kColumns; ++c) o_step[c] += bonus * v_c[c];
+    }
+    // Joined over the rows: a lane is left with kOutputs neighbouring outputs of one step.
+    reduce_scatter<R::kLanes, R::kSteps * R::kColumns>(o, lane);
+    // [/doc:vector_recurrence]
+    const int t = first + lane * R::kOutputs / R::kColumns;
+    const int m = m0 + column + lane * R::kOutputs % R::kColumns;
+    if (t < L) {
+      T* const o_row = x.o.row(b, h, t);
+#pragma unroll
+      for (int i = 0; i < R::kOutputs; ++i) {
+        if (m + i < M) o_row[m + i] = from_float<T>(x.scale * o[i]);
+      }
+    }
+  }
+
+  if (x.final_state.data != nullptr) {
+    for_state([&](int i, int c, int e, int m) { x.final_state.row(b, h, e)[m] = S[i][c]; });
+  }
+}
+
+template <int kE, class T>
+void launch_vector_recurrent(const Rwkv6Operands<T>& x, cudaStream_t stream) {
+  using R = VectorRecurrence<kE>;
+  const int column_tiles = (x.v.D + R::kBlockColumns - 1) / R::kBlockColumns;
+  const bool aligned = rows_are_16_bytes(x.r) && rows_are_16_bytes(x.k) && rows_are_16_bytes(x.v) &&
+                       rows_are_16_bytes(x.w) && x.r.D % 8 == 0 && x.v.D % 8 == 0;
+  launch({x.r.B * x.r.H * column_tiles, R::kThreads,
+          dynamic_shared_bytes<typename R::SharedStorage>(), stream},
+         vector_recurrent_kernel<kE, T>, x, column_tiles, aligned);
+}
+
+// RWKV-6 of float or bf16 tensors, in fp32 arithmetic. Throws std::invalid_argument for operands
+// that do not fit together, CudaError when the launch fails.
+template <class T>
+void vector_recurrent_rwkv6(const Rwkv6Operands<T>& operands, cudaStream_t stream = 0) {
+  const Rwkv6Operands<T> x = in_walking_order(operands);
+  if (x.r.D <= 64) return launch_vector_recurrent<64>(x, stream);
+  if (x.r.D <= 128) return launch_vector_recurrent<128>(x, stream);
+  if (x.r.D <= 256) return launch_vector_recurrent<256>(x, stream);
+  return launch_vector_recurrent<512>(x, stream);
+}
+
+}  // namespace attn::rwkv6
