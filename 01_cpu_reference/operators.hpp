@@ -32,4 +32,18 @@ extern const std::array<Gates, 5> kAllGates;
 // stage 05.
 driver::Operator gla_operator(const Gates& gates = kMildGates);
 
+// What softmax attention is verified on.
+struct Attention {
+  const char* name;
+  bool causal;
+  float query_factor = 1;  // of the draws of N(0, 1): large scores
+};
+
+extern const Attention kFullAttention;    // every query sees every key
+extern const Attention kCausalAttention;  // ... those up to its own position
+extern const Attention kLargeScores;      // full, q times 30: nearly all weight on one key
+
+// o = softmax(E^-1/2 q k^T + mask) v: stage 07.
+driver::Operator softmax_attention_operator(const Attention& attention = kFullAttention);
+
 }  // namespace attn::reference

@@ -28,7 +28,7 @@ struct AttentionOperands {
   TensorView<const T> k;  // [B, Hkv, Lk, E]
   TensorView<const T> v;  // [B, Hkv, Lk, M]
   TensorView<T> o;        // [B, H, Lq, M]
-  float scale;            // usually E^-1/2
+  float scale;            // positive, usually E^-1/2
   bool causal;
   TensorView<float> lse = {};  // [B, H, 1, Lq], natural logarithm; data null: not wanted
 };
@@ -54,6 +54,16 @@ void check_attention(const AttentionOperands<T>& x) {
   require(x.lse.data == nullptr ||
               (x.lse.B == x.q.B && x.lse.H == x.q.H && x.lse.L == 1 && x.lse.D == x.q.L),
           "the log-sum-exp is not [B, H, 1, Lq]");
+  require(x.scale > 0, "the scale is not positive");
 }
+
+// The number of keys that query i sees.
+// [doc:visible]
+__host__ __device__ inline int visible_keys(int i, int Lq, int Lk, bool causal) {
+  if (!causal) return Lk;
+  const int keys = Lk - (Lq - 1 - i);  // the last query stands at the last key
+  return keys < 0 ? 0 : keys < Lk ? keys : Lk;
+}
+// [/doc:visible]
 
 }  // namespace attn::flash

@@ -54,6 +54,7 @@ class Run {
     if (selected_.empty())
       throw BadInput("--dtype bf16: " + environment.device + " is sm " + environment.sm +
                      " and lacks it; accepted is f32");
+    leave_out_what_cannot_run();
     plan_ = parse_benchmark_flags(options_.benchmark_flags, stage_.on_host);
     if (timed()) plan_jobs();
     require_fit(environment);
@@ -67,6 +68,7 @@ class Run {
     for (const Shape& shape : shapes()) std::printf(" %s", to_string(shape).c_str());
     std::printf("\n");
     if (lacks_bf16) std::printf("not verified here, this GPU lacks it: bf16\n");
+    for (const std::string& kernel : not_run_) std::printf("not run: %s\n", kernel.c_str());
     std::fflush(stdout);
 
     for (const Selected& selected : selected_) verify_grid(selected);
@@ -90,6 +92,24 @@ class Run {
     std::vector<const Kernel*> kernels;
     std::vector<Verifier> verifiers;  // one for each variant
   };
+
+  // Kernels that this device cannot run, which are neither verified nor timed.
+  void leave_out_what_cannot_run() {
+    for (Selected& selected : selected_) {
+      std::erase_if(selected.kernels, [&](const Kernel* kernel) {
+        const std::string reason = why_not(*kernel);
+        if (reason.empty()) return false;
+        not_run_.push_back(kernel->name + " " + to_string(kernel->dtype) + ": " + reason);
+        return true;
+      });
+    }
+    std::erase_if(selected_, [](const Selected& selected) { return selected.kernels.empty(); });
+    if (selected_.empty()) throw BadInput("not run: " + not_run_.front());
+  }
+
+  static std::string why_not(const Kernel& kernel) {
+    return kernel.why_not ? kernel.why_not() : std::string();
+  }
 
   // Of the first variant is everything but the grid; of the first dtype all that is timed.
   const Operator& op() const { return variants_.front().op; }
@@ -156,7 +176,8 @@ class Run {
     const auto& [dtype, kernels, verifiers] = selected;
     size_t all_kernels = 0;
     for (const Selected& each : selected_) all_kernels += each.kernels.size();
-    Plan plan = verification_plan(stage_.on_host, all_kernels, options_.seed);
+    Plan plan = with_head_sizes_up_to(
+        stage_.max_head_size, verification_plan(stage_.on_host, all_kernels, options_.seed));
     plan.seconds *= double(kernels.size()) / all_kernels;
     const std::vector<Plan> dealt = deal(plan, variants_.size());
     size_t shapes = 0;
@@ -181,8 +202,9 @@ class Run {
     std::printf(
         "verified: %zu of %zu shapes, %zu %s kernel%s: worst relative error %.2g (%s), at most %g "
         "is right\n",
-        shapes, whole_grid().size(), kernels.size(), to_string(dtype).c_str(),
-        kernels.size() == 1 ? "" : "s", worst, where.c_str(), bound);
+        shapes, with_head_sizes_up_to(stage_.max_head_size, {whole_grid()}).cases.size(),
+        kernels.size(), to_string(dtype).c_str(), kernels.size() == 1 ? "" : "s", worst,
+        where.c_str(), bound);
     if (!many_slices)
       std::printf("not verified here, it would take too long: more than 65535 slices (b, h), %s\n",
                   to_string(dtype).c_str());
@@ -191,7 +213,13 @@ class Run {
 
   bool asked_for(const Check& check) const {
     const auto& dtypes = options_.dtypes;
-    return (options_.kernel.empty() || check.kernel.empty() || check.kernel == options_.kernel) &&
+    const bool can_run =
+        std::none_of(stage_.kernels.begin(), stage_.kernels.end(), [&](const Kernel& kernel) {
+          return kernel.name == check.kernel && kernel.dtype == check.dtype &&
+                 !why_not(kernel).empty();
+        });
+    return can_run &&
+           (options_.kernel.empty() || check.kernel.empty() || check.kernel == options_.kernel) &&
            (!check.dtype || std::find(dtypes.begin(), dtypes.end(), *check.dtype) != dtypes.end());
   }
 
@@ -259,6 +287,7 @@ class Run {
   const std::vector<Variant> variants_;  // on the grid all are verified; the rest is of the first
   std::vector<Selected> selected_;       // one for each dtype; never empty
   BenchmarkPlan plan_;
+  std::vector<std::string> not_run_;  // kernels, and why
   std::vector<BenchmarkJob> jobs_;
   std::vector<Error> errors_;
 };

@@ -34,9 +34,11 @@ void print_columns(std::vector<std::vector<std::string>> lines) {
 
 // A kernel's own cost model: it takes as long as the slowest of its traffic, its arithmetic and its
 // products on tensor cores. Without a rate to go by (on the host) there is no prediction.
-std::optional<double> predicted_ms(const Row& row, const Rates& rates) {
+std::optional<double> predicted_ms(const Operator& op, const Row& row, const Rates& rates) {
   if (rates.fma_flops_per_s == 0) return std::nullopt;
-  const Cost cost = row.kernel->cost(row.shape);
+  const auto& cost_of =
+      op.causal && row.kernel->causal_cost ? row.kernel->causal_cost : row.kernel->cost;
+  const Cost cost = cost_of(row.shape);
   double seconds =
       std::max(cost.bytes / rates.copy_bytes_per_s, cost.flops / rates.fma_flops_per_s);
   if (cost.matrix_flops > 0) {
@@ -82,7 +84,7 @@ void print_table_of_shape(const Stage& stage, const Operator& op, Dtype dtype,
                                                   "rel error"}};
   for (const Row& row : rows) {
     const double seconds = row.timing.median_ms / 1e3;
-    const auto predicted = predicted_ms(row, rates);
+    const auto predicted = predicted_ms(op, row, rates);
     lines.push_back(
         {row.kernel->name + (row.picked ? " *" : ""), format("%.4g", row.timing.median_ms),
          format("%.4g .. %.4g", row.timing.min_ms, row.timing.max_ms),
@@ -143,7 +145,7 @@ std::vector<Record> make_records(const Stage& stage, const Operator& op, Dtype d
     const Shape& s = row.shape;
     const Cost least = least_cost(op, s, dtype);
     const double seconds = row.timing.median_ms / 1e3;
-    const auto predicted = predicted_ms(row, rates);
+    const auto predicted = predicted_ms(op, row, rates);
     Record record = {
         {"schema", 1},
         {"stage", stage.name},

@@ -26,6 +26,10 @@ struct Kernel {
   std::string baseline = {};
   // The bound on its relative error; empty: that of its dtype.
   std::optional<double> tolerance = {};
+  // As cost, where the operator is causal; empty: cost.
+  std::function<Cost(const Shape&)> causal_cost = {};
+  // Why it cannot run on the current device ("needs compute capability 9.0"), or empty: it can.
+  std::function<std::string()> why_not = {};
 };
 
 inline double error_bound(const Kernel& kernel) {
@@ -70,6 +74,7 @@ struct Stage {
   Shape default_shape = {16, 8, 4096, 64, 64};
   Dtype default_dtype = Dtype::f32;  // a kernel of it must be there
   bool on_host = false;              // stage 01: host memory, timed on every machine
+  int64_t max_head_size = 512;       // the largest E and M that its kernels take
 };
 
 }  // namespace attn::driver

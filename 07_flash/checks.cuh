@@ -1,0 +1,165 @@
+// What the driver's grid of shapes does not reach, for every kernel of this stage: queries and keys
+// of different lengths, grouped heads, another scale, the log-sum-exp, scores far below zero, a key
+// that is no number; and that bf16 products err no more than they must.
+#pragma once
+
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "01_cpu_reference/softmax_attention.hpp"
+#include "07_flash/operands.cuh"
+#include "common/compare.hpp"
+#include "common/driver/check_operand.hpp"
+#include "common/driver/environment.hpp"
+#include "common/driver/stage.hpp"
+#include "common/element.hpp"
+
+namespace attn::flash {
+
+template <class T>
+using Attention = void(const AttentionOperands<T>&, cudaStream_t);
+
+// The bound for kernels that round the weights to bf16 before they multiply them with v.
+constexpr double kBf16ProductTolerance = 5e-3;
+
+// The sizes of one check.
+struct AttentionSizes {
+  int64_t B, H, Hkv, Lq, Lk, E, M;
+};
+
+// Draws of N(0, 1) to elements.
+using FromNormal = std::function<float(float)>;
+
+// Seeded operands of one check.
+template <class T>
+struct AttentionCheckOperands {
+  using Operand = driver::CheckOperand<T>;
+
+  AttentionCheckOperands(const AttentionSizes& s, Layout layout, bool causal,
+                         const FromNormal& q_from = {}, const FromNormal& k_from = {},
+                         float scale_factor = 1)
+      : q("q", s.B, s.H, s.Lq, s.E, layout, q_from),
+        k("k", s.B, s.Hkv, s.Lk, s.E, layout, k_from),
+        v("v", s.B, s.Hkv, s.Lk, s.M, layout),
+        o("o", s.B, s.H, s.Lq, s.M, layout),
+        lse("lse", s.B, s.H, 1, s.Lq, Layout::BHLD),
+        scale(scale_factor / std::sqrt(float(s.E))),
+        causal(causal),
+        group(s.H / s.Hkv) {
+    o.poison();
+    lse.poison();
+  }
+
+  AttentionOperands<T> operands() const {
+    return {q.device(), k.device(), v.device(), o.device(), scale, causal, lse.device()};
+  }
+
+  reference::SoftmaxResult truth(int64_t b, int64_t h) const {
+    return reference::softmax_attention(q.slice(b, h), k.slice(b, h / group), v.slice(b, h / group),
+                                        scale, causal);
+  }
+
+  Operand q, k, v, o;
+  driver::CheckOperand<float> lse;
+  const float scale;
+  const bool causal;
+  const int64_t group;  // query heads that share a key head
+};
+
+inline driver::Finding worse(const driver::Finding& a, const driver::Finding& b) {
+  return !(b.comparison.rel() <= a.comparison.rel()) ? b : a;
+}
+
+// Output and log-sum-exp: the worse. Of the log-sum-exp no more than the fp32 bound is asked where
+// products are exact in fp32, as those of bf16 elements are.
+template <class T>
+driver::Finding run_check(Attention<T>* attention, AttentionCheckOperands<T>&& x, double bound) {
+  attention(x.operands(), 0);
+  driver::Finding o =
+      x.o.compare_with(bound, [&](int64_t b, int64_t h) { return x.truth(b, h).o; });
+  Comparison lse = x.lse.compare_with(tolerance(Dtype::f32), [&](int64_t b, int64_t h) {
+    const Matrix column = x.truth(b, h).lse;  // [Lq, 1]; on the device it is a row
+    Matrix row(1, column.rows);
+    row.data = column.data;
+    return row;
+  });
+  if (!lse.passes(tolerance(Dtype::f32)))
+    throw std::runtime_error("the log-sum-exp is wrong: relative error " +
+                             std::to_string(lse.rel()));
+  return o;
+}
+
+// Lengths from 1 to 4097 against each other, around the sizes of tiles; with the causal mask, the
+// first rows of those with more queries than keys see nothing.
+template <class T>
+driver::Finding check_lengths(Attention<T>* attention, bool causal, double bound) {
+  // Emulated, the long ones are paired with short ones only.
+  std::vector<std::pair<int64_t, int64_t>> lengths = {{1, 1},    {1, 4097},  {3, 129}, {65, 1},
+                                                      {100, 17}, {130, 127}, {64, 200}};
+  if (!driver::kEmulated)
+    for (int64_t Lq : {1, 127, 128, 1000, 4097})
+      for (int64_t Lk : {1, 63, 64, 65, 1000, 4097}) lengths.push_back({Lq, Lk});
+  driver::Finding worst = Comparison();
+  Layout layout = Layout::BHLD;
+  for (const auto& [Lq, Lk] : lengths) {
+    AttentionCheckOperands<T> x({1, 2, 1, Lq, Lk, 64, 48}, layout, causal);
+    const driver::Finding found = run_check(attention, std::move(x), bound);
+    Comparison merged = worst.comparison;
+    merged.merge(found.comparison);
+    worst = merged;
+    layout = layout == Layout::BHLD ? Layout::BLHD : Layout::BHLD;
+  }
+  return worst;
+}
+
+// One key of NaN: exactly the rows that see it are NaN. It is the reference that says which.
+template <class T>
+driver::Finding check_nan_key(Attention<T>* attention, bool causal, double bound) {
+  constexpr int64_t kKey = 70;
+  AttentionCheckOperands<T> x({1, 2, 2, 150, 150, 64, 64}, Layout::BHLD, causal);
+  x.k.set(0, 1, kKey, 3, std::numeric_limits<float>::quiet_NaN());
+  return run_check(attention, std::move(x), bound);
+}
+
+// Without a key there is nothing to see.
+template <class T>
+driver::Finding check_no_keys(Attention<T>* attention, double bound) {
+  return run_check(attention,
+                   AttentionCheckOperands<T>({1, 1, 1, 70, 0, 64, 64}, Layout::BHLD, false), bound);
+}
+
+// Adds the checks of one kernel; `bound` is on the relative error.
+template <class T>
+void add_checks(std::vector<driver::Check>& checks, const std::string& kernel,
+                Attention<T>* attention, double bound) {
+  const auto add = [&](const std::string& what, std::function<driver::Finding()> run) {
+    const std::string name = kernel + ", " + to_string(dtype_of<T>) + ", " + what;
+    checks.push_back({name, bound, std::move(run), kernel, dtype_of<T>});
+  };
+  for (const bool causal : {false, true}) {
+    const std::string mask = causal ? ", causal" : "";
+    add("lengths" + mask, [=] { return check_lengths<T>(attention, causal, bound); });
+    add("NaN in a key" + mask, [=] { return check_nan_key<T>(attention, causal, bound); });
+    add("grouped heads, another scale" + mask, [=] {
+      return run_check(attention,
+                       AttentionCheckOperands<T>({2, 6, 2, 70, 90, 40, 72}, Layout::BLHD, causal,
+                                                 {}, {}, /*scale_factor=*/0.3f),
+                       bound);
+    });
+    add("scores far below zero" + mask, [=] {
+      const auto far = [](float sign) {
+        return [sign](float x) { return sign * (5 * std::fabs(x) + 1); };
+      };
+      return run_check(attention,
+                       AttentionCheckOperands<T>({1, 2, 1, 100, 140, 64, 64}, Layout::BHLD, causal,
+                                                 far(1), far(-1)),
+                       bound);
+    });
+  }
+}
+
+}  // namespace attn::flash
