@@ -71,20 +71,23 @@ __device__ __forceinline__ int swizzled(int row, int c) { return (c ^ (row % 8))
 template <int kRows, int kD, int kThreads>
 __device__ void load_tile(__nv_bfloat16 (&smem)[kRows][kD], const __nv_bfloat16* head,
                           int64_t stride_l, int first, int L, int D, bool aligned) {
-  constexpr int kChunks = kD / 8;
-  static_assert(kRows * kChunks % kThreads == 0);
+  constexpr int kChunks = kD / 8, kStepRows = kThreads / kChunks;
+  static_assert(kRows % kStepRows == 0);
+  const int c = threadIdx.x % kChunks;
+  int row = threadIdx.x / kChunks;
+  const __nv_bfloat16* from = head + (first + row) * stride_l + c * 8;
 #pragma unroll
-  for (int step = 0; step < kRows * kChunks / kThreads; ++step) {
-    const int n = step * kThreads + threadIdx.x, row = n / kChunks, c = n % kChunks;
+  for (int step = 0; step < kRows / kStepRows; ++step) {
     const bool inside = first + row < L && c * 8 < D;
-    const __nv_bfloat16* from = inside ? head + (first + row) * stride_l + c * 8 : head;
     __nv_bfloat16* to = &smem[row][swizzled(row, c)];
     if (aligned) {
-      cp_async<16>(to, from, inside);
+      cp_async<16>(to, inside ? from : head, inside);
     } else {
       for (int i = 0; i < 8; ++i)
         to[i] = inside && c * 8 + i < D ? from[i] : __float2bfloat16(0.0f);
     }
+    row += kStepRows;
+    from += kStepRows * stride_l;
   }
 }
 
