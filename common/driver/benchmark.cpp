@@ -169,28 +169,30 @@ BenchmarkPlan parse_benchmark_flags(const std::vector<std::string>& flags, bool 
 }
 
 std::vector<Timing> run_benchmarks(const std::vector<BenchmarkJob>& jobs, const BenchmarkPlan& plan,
-                                   const Operator& op, Dtype dtype, uint64_t seed, bool on_host) {
+                                   Dtype dtype, uint64_t seed, bool on_host) {
   if (!on_host) keep_scratch_mapped();
   Stopwatch stopwatch(on_host);
-  // The operands of the shape that runs now; all kernels at a shape share them.
+  // The operands of what runs now; all kernels of an operator share them at a shape.
   std::unique_ptr<Tensors> tensors;
-  const auto operands = [&](const Shape& shape) -> const Tensors& {
-    if (!tensors || tensors->shape() != shape) {
+  const Operator* op = nullptr;
+  const auto operands = [&](const BenchmarkJob& job) -> const Tensors& {
+    if (!tensors || tensors->shape() != job.shape || op != job.op) {
       tensors.reset();  // first: two at once may not fit
-      tensors = std::make_unique<Tensors>(op, shape, dtype, Layout::BHLD, on_host);
+      op = job.op;
+      tensors = std::make_unique<Tensors>(*op, job.shape, dtype, Layout::BHLD, on_host);
       tensors->fill_inputs(seed);
     }
     return *tensors;
   };
 
   for (const auto& job : jobs) {
-    const auto run = [&] { job.kernel->run(operands(job.shape)); };
-    operands(job.shape);
+    const auto run = [&] { job.kernel->run(operands(job)); };
+    operands(job);
     stopwatch.ms(run);  // the first launch pays for loading the kernel
     const auto [iterations, repetitions] = repeats_of(stopwatch.ms(run), plan);
     benchmark::RegisterBenchmark(job.name.c_str(),
                                  [&stopwatch, &operands, &job](benchmark::State& state) {
-                                   const Tensors& inputs = operands(job.shape);
+                                   const Tensors& inputs = operands(job);
                                    const auto run = [&] { job.kernel->run(inputs); };
                                    stopwatch.ms(run);  // a change of kernel leaves cold code
                                    for (auto _ : state)

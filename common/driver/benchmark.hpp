@@ -33,11 +33,12 @@ struct Timing {
 struct BenchmarkJob {
   std::string name;  // "04_double_buffer/double_buffer/16,8,4096,64,64"
   const Kernel* kernel;
+  const Operator* op;
   Shape shape;
 };
 
-// The timing of each job, in their order, all kernels on the same inputs.
+// The timing of each job, in their order, all kernels of an operator on the same inputs.
 std::vector<Timing> run_benchmarks(const std::vector<BenchmarkJob>& jobs, const BenchmarkPlan& plan,
-                                   const Operator& op, Dtype dtype, uint64_t seed, bool on_host);
+                                   Dtype dtype, uint64_t seed, bool on_host);
 
 }  // namespace attn::driver

@@ -18,7 +18,7 @@ namespace {
 
 // The stage's variants that --inputs selects; without it all, the default first.
 std::vector<Variant> selected_variants(const Stage& stage, const Options& options) {
-  std::vector<Variant> variants = {{stage.op, stage.previous}};
+  std::vector<Variant> variants = {{stage.op, stage.previous, stage.other}};
   variants.insert(variants.end(), stage.variants.begin(), stage.variants.end());
   if (!options.inputs.empty())
     std::erase_if(variants, [&](const Variant& v) { return v.op.distribution != options.inputs; });
@@ -141,12 +141,22 @@ class Run {
     return kernels;
   }
 
+  const Operator& other_op() const { return variants_.front().other.op; }
+  std::vector<const Kernel*> other_kernels() const {
+    std::vector<const Kernel*> kernels;
+    for (const Kernel& kernel : variants_.front().other.kernels)
+      if (kernel.dtype == dtype()) kernels.push_back(&kernel);
+    return kernels;
+  }
+
   void plan_jobs() {
+    const auto plan_job = [&](const Kernel* kernel, const Operator& op, const Shape& shape) {
+      const std::string name = stage_.name + "/" + kernel->name + "/" + to_string(shape);
+      if (plan_.selects(name)) jobs_.push_back({name, kernel, &op, shape});
+    };
     for (const Shape& shape : shapes()) {
-      for (const Kernel* kernel : timed_kernels()) {
-        const std::string name = stage_.name + "/" + kernel->name + "/" + to_string(shape);
-        if (plan_.selects(name)) jobs_.push_back({name, kernel, shape});
-      }
+      for (const Kernel* kernel : timed_kernels()) plan_job(kernel, op(), shape);
+      for (const Kernel* kernel : other_kernels()) plan_job(kernel, other_op(), shape);
     }
     if (jobs_.empty())
       throw BadInput("--benchmark_filter=" + plan_.filter + ": matches no benchmark, as " +
@@ -245,21 +255,29 @@ class Run {
     Plan plan;
     for (const Shape& shape : shapes_to_verify())
       for (Layout layout : {Layout::BHLD, Layout::BLHD}) plan.cases.push_back({shape, layout});
-    for (const auto& [at, errors] : selected.verifiers.front().run(kernels, plan)) {
-      if (at.layout != Layout::BHLD) continue;  // timed is the first
-      for (size_t k = 0; k < kernels.size(); ++k) {
-        errors_.push_back({kernels[k], at.shape, errors[k]});
-        std::printf("verified: %s %s at %s: relative error %.2g\n", kernels[k]->name.c_str(),
-                    to_string(selected.dtype).c_str(), to_string(at.shape).c_str(),
-                    errors[k].rel());
-      }
+    verify_plan(selected.verifiers.front(), selected.dtype, kernels, plan);
+    if (timed() && selected.dtype == dtype() && !other_kernels().empty()) {
+      const Verifier verifier(other_op(), dtype(), options_.seed, stage_.on_host);
+      verify_plan(verifier, dtype(), other_kernels(), plan);
     }
     std::fflush(stdout);
   }
 
+  void verify_plan(const Verifier& verifier, Dtype dtype, const std::vector<const Kernel*>& kernels,
+                   const Plan& plan) {
+    for (const auto& [at, errors] : verifier.run(kernels, plan)) {
+      if (at.layout != Layout::BHLD) continue;  // timed is the first
+      for (size_t k = 0; k < kernels.size(); ++k) {
+        errors_.push_back({kernels[k], at.shape, errors[k]});
+        std::printf("verified: %s %s at %s: relative error %.2g\n", kernels[k]->name.c_str(),
+                    to_string(dtype).c_str(), to_string(at.shape).c_str(), errors[k].rel());
+      }
+    }
+  }
+
   void time_and_report(const Environment& environment) const {
     const Rates rates = stage_.on_host ? measure_host_rates() : measure_device_rates();
-    const auto timings = run_benchmarks(jobs_, plan_, op(), dtype(), options_.seed, stage_.on_host);
+    const auto timings = run_benchmarks(jobs_, plan_, dtype(), options_.seed, stage_.on_host);
     std::vector<Row> rows;
     for (size_t i = 0; i < jobs_.size(); ++i) {
       const BenchmarkJob& job = jobs_[i];
@@ -267,9 +285,9 @@ class Run {
         return e.kernel == job.kernel && e.shape == job.shape;
       });
       const bool picked = job.kernel->name == picked_kernel(job.shape);
-      rows.push_back({job.kernel, job.shape, picked, error->comparison, timings[i]});
+      rows.push_back({job.kernel, job.op, job.shape, picked, error->comparison, timings[i]});
     }
-    compare_with_baselines(rows);
+    compare_with_baselines(rows, op());
     print_table(stage_, op(), dtype(), rows, rates);
     if (options_.results.empty()) return;
     append_records(options_.results, make_records(stage_, op(), dtype(), rows, rates, environment));

@@ -34,10 +34,10 @@ void print_columns(std::vector<std::vector<std::string>> lines) {
 
 // A kernel's own cost model: it takes as long as the slowest of its traffic, its arithmetic and its
 // products on tensor cores. Without a rate to go by (on the host) there is no prediction.
-std::optional<double> predicted_ms(const Operator& op, const Row& row, const Rates& rates) {
+std::optional<double> predicted_ms(const Row& row, const Rates& rates) {
   if (rates.fma_flops_per_s == 0) return std::nullopt;
   const auto& cost_of =
-      op.causal && row.kernel->causal_cost ? row.kernel->causal_cost : row.kernel->cost;
+      row.op->causal && row.kernel->causal_cost ? row.kernel->causal_cost : row.kernel->cost;
   const Cost cost = cost_of(row.shape);
   double seconds =
       std::max(cost.bytes / rates.copy_bytes_per_s, cost.flops / rates.fma_flops_per_s);
@@ -62,14 +62,27 @@ std::string ratio(double speedup) {
                       : format("%.3gx slower than", 1 / speedup);
 }
 
-void print_summary(const Stage& stage, Dtype dtype, const std::vector<Row>& rows) {
+void print_summary(const Stage& stage, const Operator& op, Dtype dtype,
+                   const std::vector<Row>& rows) {
   // The kernel that a user of the stage gets; if it was not timed, the last that was.
   auto chosen = std::find_if(rows.begin(), rows.end(), [](const Row& row) { return row.picked; });
-  if (chosen == rows.end()) chosen = std::prev(rows.end());
-  if (!chosen->speedup || chosen->baseline == chosen->kernel->name) return;
-  std::printf("%s is %s %s at %s %s\n", subject(stage, *chosen->kernel).c_str(),
-              ratio(*chosen->speedup).c_str(), chosen->baseline.c_str(),
-              to_string(chosen->shape).c_str(), to_string(dtype).c_str());
+  if (chosen == rows.end()) {
+    const auto last =
+        std::find_if(rows.rbegin(), rows.rend(), [&](const Row& row) { return row.op == &op; });
+    if (last == rows.rend()) return;
+    chosen = std::prev(last.base());
+  }
+  const std::string place = to_string(chosen->shape) + " " + to_string(dtype);
+  if (chosen->speedup && chosen->baseline != chosen->kernel->name)
+    std::printf("%s is %s %s at %s\n", subject(stage, *chosen->kernel).c_str(),
+                ratio(*chosen->speedup).c_str(), chosen->baseline.c_str(), place.c_str());
+  for (const Row& row : rows) {
+    if (row.op == chosen->op) continue;
+    std::printf("another operator: %s is %s %s, which computes %s, at %s\n",
+                subject(stage, *chosen->kernel).c_str(),
+                ratio(row.timing.median_ms / chosen->timing.median_ms).c_str(),
+                row.kernel->name.c_str(), to_string(*row.op).c_str(), place.c_str());
+  }
 }
 
 void print_table_of_shape(const Stage& stage, const Operator& op, Dtype dtype,
@@ -83,20 +96,22 @@ void print_table_of_shape(const Stage& stage, const Operator& op, Dtype dtype,
                                                   "of copy", "TFLOP/s", "speedup", "predicted ms",
                                                   "rel error"}};
   for (const Row& row : rows) {
+    const Cost row_least = least_cost(*row.op, shape, dtype);
     const double seconds = row.timing.median_ms / 1e3;
-    const auto predicted = predicted_ms(op, row, rates);
-    lines.push_back(
-        {row.kernel->name + (row.picked ? " *" : ""), format("%.4g", row.timing.median_ms),
-         format("%.4g .. %.4g", row.timing.min_ms, row.timing.max_ms),
-         format("%.4g", least.bytes / seconds / 1e9),
-         format("%.3g%%", 100 * least.bytes / seconds / rates.copy_bytes_per_s),
-         format("%.3g", least.flops / seconds / 1e12),
-         row.speedup ? format("%.3gx", *row.speedup) : "-",
-         predicted ? format("%.4g", *predicted) : "-", format("%.1e", row.error.rel())});
+    const auto predicted = predicted_ms(row, rates);
+    const char* const mark = row.op != &op ? ", another operator" : row.picked ? " *" : "";
+    lines.push_back({row.kernel->name + mark, format("%.4g", row.timing.median_ms),
+                     format("%.4g .. %.4g", row.timing.min_ms, row.timing.max_ms),
+                     format("%.4g", row_least.bytes / seconds / 1e9),
+                     format("%.3g%%", 100 * row_least.bytes / seconds / rates.copy_bytes_per_s),
+                     format("%.3g", row_least.flops / seconds / 1e12),
+                     row.speedup ? format("%.3gx", *row.speedup) : "-",
+                     predicted ? format("%.4g", *predicted) : "-",
+                     format("%.1e", row.error.rel())});
   }
   print_columns(lines);
   std::printf("  (* what the stage picks at this shape)\n");
-  print_summary(stage, dtype, rows);
+  print_summary(stage, op, dtype, rows);
 }
 
 // Six digits are more than any measurement has.
@@ -104,10 +119,11 @@ double rounded(double x) { return std::strtod(format("%.6g", x).c_str(), nullptr
 
 }  // namespace
 
-void compare_with_baselines(std::vector<Row>& rows) {
+void compare_with_baselines(std::vector<Row>& rows, const Operator& op) {
   for (Row& row : rows) {
+    if (row.op != &op) continue;
     const auto baseline = std::find_if(rows.begin(), rows.end(), [&](const Row& other) {
-      return other.shape == row.shape &&
+      return other.shape == row.shape && other.op == &op &&
              (row.kernel->baseline.empty() || row.kernel->baseline == other.kernel->name);
     });
     row.baseline = row.kernel->baseline;
@@ -142,10 +158,11 @@ std::vector<Record> make_records(const Stage& stage, const Operator& op, Dtype d
   };
   std::vector<Record> records;
   for (const Row& row : rows) {
+    if (row.op != &op) continue;
     const Shape& s = row.shape;
     const Cost least = least_cost(op, s, dtype);
     const double seconds = row.timing.median_ms / 1e3;
-    const auto predicted = predicted_ms(op, row, rates);
+    const auto predicted = predicted_ms(row, rates);
     Record record = {
         {"schema", 1},
         {"stage", stage.name},
@@ -180,6 +197,18 @@ std::vector<Record> make_records(const Stage& stage, const Operator& op, Dtype d
         {"commit", where.commit},
         {"date", where.date},
     };
+    for (const Row& other : rows) {
+      if (other.op == &op || other.shape != s) continue;
+      record["other"] = {
+          {"operator", other.op->name},
+          {"inputs", other.op->distribution},
+          {"kernel", other.kernel->name},
+          {"median_ms", rounded(other.timing.median_ms)},
+          {"min_ms", rounded(other.timing.min_ms)},
+          {"max_ms", rounded(other.timing.max_ms)},
+          {"rel_error", rounded(other.error.rel())},
+      };
+    }
     records.push_back(std::move(record));
   }
   return records;

@@ -17,6 +17,7 @@ namespace attn::driver {
 
 struct Row {
   const Kernel* kernel;
+  const Operator* op;  // the stage's, or the other one
   Shape shape;
   bool picked;  // the stage's dispatcher takes it at this shape
   Comparison error;
@@ -26,13 +27,15 @@ struct Row {
   std::optional<double> speedup = {};
 };
 
-// Fills in `baseline` and `speedup`. A kernel without a baseline of its own is compared with the
-// first row of its shape; that row, with itself.
-void compare_with_baselines(std::vector<Row>& rows);
+// Fills in `baseline` and `speedup` of the rows of operator `op`, the stage's. A kernel without a
+// baseline of its own is compared with the first row of its shape; that row, with itself.
+void compare_with_baselines(std::vector<Row>& rows, const Operator& op);
 
 void print_table(const Stage& stage, const Operator& op, Dtype dtype, const std::vector<Row>& rows,
                  const Rates& rates);
 
+// A record for each row of operator `op`; what was timed of another operator at the same shape is in
+// each, as "other".
 std::vector<Record> make_records(const Stage& stage, const Operator& op, Dtype dtype,
                                  const std::vector<Row>& rows, const Rates& rates,
                                  const Environment& environment);

@@ -54,11 +54,20 @@ struct Check {
   std::optional<Dtype> dtype = {};
 };
 
+// Kernels of another operator, to be timed beside the stage's own at equal shapes, on operands of
+// their own. How they compare is printed and recorded as such, never as a like-for-like speedup.
+struct OtherOperator {
+  Operator op = {};
+  std::vector<Kernel> kernels = {};  // one per dtype at most, named with their stage
+};
+
 // A stage's operator on inputs of one distribution.
 struct Variant {
   Operator op;
   // The stage before, to be timed beside the stage's own kernels: one kernel per dtype at most.
   std::vector<Kernel> previous = {};
+  // The same, where the stage before computes something else.
+  OtherOperator other = {};
 };
 
 struct Stage {
@@ -67,6 +76,7 @@ struct Stage {
   Operator op;
   std::vector<Kernel> kernels;         // this stage's own, in the order of its steps
   std::vector<Kernel> previous = {};   // as Variant::previous, for `op`
+  OtherOperator other = {};            // as Variant::other, beside `op`
   std::vector<Variant> variants = {};  // `op` on further inputs; all are called by a distribution
   // The kernel the stage's dispatcher takes at a shape; empty: the last of the dtype.
   std::function<std::string(const Shape&, Dtype)> pick = {};

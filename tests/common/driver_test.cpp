@@ -412,12 +412,37 @@ TEST_F(Driver, TheGridIsVerifiedOnAllInputs) {
   EXPECT_EQ(run_stage(stage, {"--verify-only", "--inputs", "normal"}).status, 0);
 }
 
+// A kernel of another operator is verified and timed on operands of its own, and compared with as
+// such: never a baseline, and no record of its own.
+TEST_F(Driver, AnotherOperatorIsMarked) {
+  Stage stage = toy_stage();
+  Stage older = toy_stage();
+  older.op.name = "older product";
+  older.op.inputs[0].from_normal = [](float x) { return 2 * x; };
+  older.kernels[0].name = "00_older (first)";
+  stage.other = {older.op, {older.kernels[0]}};
+  const Outcome outcome = run_stage(stage, {"--benchmark_min_time=1x", "--results", results_});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_TRUE(contains(outcome.out, "verified: 00_older (first) f32 at 1,2,64,16,16"));
+  EXPECT_TRUE(contains(outcome.out, "00_older (first), another operator"));
+  EXPECT_TRUE(contains(outcome.out, "another operator: 00_toy (second) is "));
+  EXPECT_TRUE(contains(outcome.out, "which computes older product"));
+  const auto records = read_lines(results_);
+  ASSERT_EQ(records.size(), 2u);
+  EXPECT_EQ(records[0]["baseline"], "first");
+  EXPECT_EQ(records[1]["other"]["operator"], "older product");
+  EXPECT_GT(records[1]["other"]["median_ms"], 0);
+
+  stage.other.kernels[0] = toy_stage(Fault::nan).kernels[1];
+  EXPECT_EQ(run_stage(stage, {}).status, 1);
+}
+
 // The slowest of a kernel's traffic, arithmetic and matrix products.
 TEST(Predicted, IsTheSlowestOfTheCostModel) {
   Stage stage = toy_stage();
   const auto predicted_ms = [&](const Cost& cost, const Rates& rates) {
     stage.kernels[0].cost = [cost](const Shape&) { return cost; };
-    const Row row{&stage.kernels[0], stage.default_shape, true, {}, {1, 1, 1, 1}};
+    const Row row{&stage.kernels[0], &stage.op, stage.default_shape, true, {}, {1, 1, 1, 1}};
     return make_records(stage, stage.op, Dtype::f32, {row}, rates, {})[0]["predicted_ms"];
   };
   const Rates rates{4e12, 5e13, 6e14};
