@@ -3,11 +3,13 @@
 // that is no number; and that bf16 products err no more than they must.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <limits>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "01_cpu_reference/softmax_attention.hpp"
@@ -70,12 +72,7 @@ struct AttentionCheckOperands {
   const int64_t group;  // query heads that share a key head
 };
 
-inline driver::Finding worse(const driver::Finding& a, const driver::Finding& b) {
-  return !(b.comparison.rel() <= a.comparison.rel()) ? b : a;
-}
-
-// Output and log-sum-exp: the worse. Of the log-sum-exp no more than the fp32 bound is asked where
-// products are exact in fp32, as those of bf16 elements are.
+// The output; the log-sum-exp must be right too, to the bound of fp32, in which all kernels keep it.
 template <class T>
 driver::Finding run_check(Attention<T>* attention, AttentionCheckOperands<T>&& x, double bound) {
   attention(x.operands(), 0);
@@ -132,6 +129,53 @@ driver::Finding check_no_keys(Attention<T>* attention, double bound) {
                    AttentionCheckOperands<T>({1, 1, 1, 70, 0, 64, 64}, Layout::BHLD, false), bound);
 }
 
+// The formula as it is written, with every matrix rounded to T: scores, weights, outputs.
+template <class T>
+Matrix plain_formula(const Matrix& q, const Matrix& k, const Matrix& v, double scale) {
+  const auto rounded = [](double x) { return double(to_float(from_float<T>(float(x)))); };
+  Matrix o(q.rows, v.cols);
+  for (int64_t i = 0; i < q.rows; ++i) {
+    std::vector<double> p(k.rows);
+    for (int64_t j = 0; j < k.rows; ++j) {
+      for (int64_t e = 0; e < k.cols; ++e) p[j] += scale * q(i, e) * k(j, e);
+      p[j] = rounded(p[j]);
+    }
+    const double max = *std::max_element(p.begin(), p.end());
+    double sum = 0;
+    for (double& each : p) sum += each = std::exp(each - max);
+    for (int64_t j = 0; j < k.rows; ++j) {
+      p[j] = rounded(p[j] / sum);
+      for (int64_t m = 0; m < v.cols; ++m) o(i, m) += p[j] * v(j, m);
+    }
+    for (int64_t m = 0; m < v.cols; ++m) o(i, m) = rounded(o(i, m));
+  }
+  return o;
+}
+
+// At most twice the error of the plain formula in the same type.
+template <class T>
+driver::Finding check_plain_formula(Attention<T>* attention, float query_factor, double bound) {
+  AttentionCheckOperands<T> x({1, 2, 2, 200, 300, 64, 64}, Layout::BHLD, false,
+                              [=](float draw) { return query_factor * draw; });
+  double square = 0, reference_square = 0;
+  for (int64_t h = 0; h < 2; ++h) {
+    const Matrix plain =
+        plain_formula<T>(x.q.slice(0, h), x.k.slice(0, h), x.v.slice(0, h), x.scale);
+    const Matrix truth = x.truth(0, h).o;
+    for (size_t i = 0; i < plain.data.size(); ++i) {
+      square += (plain.data[i] - truth.data[i]) * (plain.data[i] - truth.data[i]);
+      reference_square += truth.data[i] * truth.data[i];
+    }
+  }
+  const double plain_error = std::sqrt(square / reference_square);
+  const driver::Finding found = run_check(attention, std::move(x), bound);
+  if (!(found.comparison.rel() <= 2 * plain_error))
+    throw std::runtime_error("the error, " + std::to_string(found.comparison.rel()) +
+                             ", is more than twice that of the plain formula, " +
+                             std::to_string(plain_error));
+  return found;
+}
+
 // Adds the checks of one kernel; `bound` is on the relative error.
 template <class T>
 void add_checks(std::vector<driver::Check>& checks, const std::string& kernel,
@@ -140,6 +184,12 @@ void add_checks(std::vector<driver::Check>& checks, const std::string& kernel,
     const std::string name = kernel + ", " + to_string(dtype_of<T>) + ", " + what;
     checks.push_back({name, bound, std::move(run), kernel, dtype_of<T>});
   };
+  if constexpr (dtype_of<T> == Dtype::bf16) {
+    for (const float factor : {1.0f, 30.0f})
+      add("at most twice the plain formula's error, q times " + std::to_string(int(factor)),
+          [=] { return check_plain_formula<T>(attention, factor, bound); });
+  }
+  add("no keys", [=] { return check_no_keys<T>(attention, bound); });
   for (const bool causal : {false, true}) {
     const std::string mask = causal ? ", causal" : "";
     add("lengths" + mask, [=] { return check_lengths<T>(attention, causal, bound); });

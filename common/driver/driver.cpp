@@ -18,7 +18,7 @@ namespace {
 
 // The stage's variants that --inputs selects; without it all, the default first.
 std::vector<Variant> selected_variants(const Stage& stage, const Options& options) {
-  std::vector<Variant> variants = {{stage.op, stage.previous, stage.other}};
+  std::vector<Variant> variants = {{stage.op, stage.previous, stage.others}};
   variants.insert(variants.end(), stage.variants.begin(), stage.variants.end());
   if (!options.inputs.empty())
     std::erase_if(variants, [&](const Variant& v) { return v.op.distribution != options.inputs; });
@@ -141,10 +141,10 @@ class Run {
     return kernels;
   }
 
-  const Operator& other_op() const { return variants_.front().other.op; }
-  std::vector<const Kernel*> other_kernels() const {
+  const std::vector<OtherOperator>& others() const { return variants_.front().others; }
+  std::vector<const Kernel*> kernels_of(const OtherOperator& other) const {
     std::vector<const Kernel*> kernels;
-    for (const Kernel& kernel : variants_.front().other.kernels)
+    for (const Kernel& kernel : other.kernels)
       if (kernel.dtype == dtype()) kernels.push_back(&kernel);
     return kernels;
   }
@@ -156,7 +156,8 @@ class Run {
     };
     for (const Shape& shape : shapes()) {
       for (const Kernel* kernel : timed_kernels()) plan_job(kernel, op(), shape);
-      for (const Kernel* kernel : other_kernels()) plan_job(kernel, other_op(), shape);
+      for (const OtherOperator& other : others())
+        for (const Kernel* kernel : kernels_of(other)) plan_job(kernel, other.op, shape);
     }
     if (jobs_.empty())
       throw BadInput("--benchmark_filter=" + plan_.filter + ": matches no benchmark, as " +
@@ -256,9 +257,13 @@ class Run {
     for (const Shape& shape : shapes_to_verify())
       for (Layout layout : {Layout::BHLD, Layout::BLHD}) plan.cases.push_back({shape, layout});
     verify_plan(selected.verifiers.front(), selected.dtype, kernels, plan);
-    if (timed() && selected.dtype == dtype() && !other_kernels().empty()) {
-      const Verifier verifier(other_op(), dtype(), options_.seed, stage_.on_host);
-      verify_plan(verifier, dtype(), other_kernels(), plan);
+    if (timed() && selected.dtype == dtype()) {
+      for (const OtherOperator& other : others()) {
+        const auto other_kernels = kernels_of(other);
+        if (other_kernels.empty()) continue;
+        const Verifier verifier(other.op, dtype(), options_.seed, stage_.on_host);
+        verify_plan(verifier, dtype(), other_kernels, plan);
+      }
     }
     std::fflush(stdout);
   }

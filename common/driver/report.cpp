@@ -197,9 +197,10 @@ std::vector<Record> make_records(const Stage& stage, const Operator& op, Dtype d
         {"commit", where.commit},
         {"date", where.date},
     };
+    Record others = Record::array();
     for (const Row& other : rows) {
       if (other.op == &op || other.shape != s) continue;
-      record["other"] = {
+      others.push_back({
           {"operator", other.op->name},
           {"inputs", other.op->distribution},
           {"kernel", other.kernel->name},
@@ -207,8 +208,9 @@ std::vector<Record> make_records(const Stage& stage, const Operator& op, Dtype d
           {"min_ms", rounded(other.timing.min_ms)},
           {"max_ms", rounded(other.timing.max_ms)},
           {"rel_error", rounded(other.error.rel())},
-      };
+      });
     }
+    if (!others.empty()) record["others"] = std::move(others);
     records.push_back(std::move(record));
   }
   return records;

@@ -66,17 +66,17 @@ struct Variant {
   Operator op;
   // The stage before, to be timed beside the stage's own kernels: one kernel per dtype at most.
   std::vector<Kernel> previous = {};
-  // The same, where the stage before computes something else.
-  OtherOperator other = {};
+  // The same, where stages before compute something else.
+  std::vector<OtherOperator> others = {};
 };
 
 struct Stage {
   std::string name;  // "03_shared_mem"
   std::string idea;  // one line
   Operator op;
-  std::vector<Kernel> kernels;         // this stage's own, in the order of its steps
-  std::vector<Kernel> previous = {};   // as Variant::previous, for `op`
-  OtherOperator other = {};            // as Variant::other, beside `op`
+  std::vector<Kernel> kernels;             // this stage's own, in the order of its steps
+  std::vector<Kernel> previous = {};       // as Variant::previous, for `op`
+  std::vector<OtherOperator> others = {};  // as Variant::others, beside `op`
   std::vector<Variant> variants = {};  // `op` on further inputs; all are called by a distribution
   // The kernel the stage's dispatcher takes at a shape; empty: the last of the dtype.
   std::function<std::string(const Shape&, Dtype)> pick = {};

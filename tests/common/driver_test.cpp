@@ -420,7 +420,7 @@ TEST_F(Driver, AnotherOperatorIsMarked) {
   older.op.name = "older product";
   older.op.inputs[0].from_normal = [](float x) { return 2 * x; };
   older.kernels[0].name = "00_older (first)";
-  stage.other = {older.op, {older.kernels[0]}};
+  stage.others = {{older.op, {older.kernels[0]}}};
   const Outcome outcome = run_stage(stage, {"--benchmark_min_time=1x", "--results", results_});
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_TRUE(contains(outcome.out, "verified: 00_older (first) f32 at 1,2,64,16,16"));
@@ -430,10 +430,10 @@ TEST_F(Driver, AnotherOperatorIsMarked) {
   const auto records = read_lines(results_);
   ASSERT_EQ(records.size(), 2u);
   EXPECT_EQ(records[0]["baseline"], "first");
-  EXPECT_EQ(records[1]["other"]["operator"], "older product");
-  EXPECT_GT(records[1]["other"]["median_ms"], 0);
+  EXPECT_EQ(records[1]["others"][0]["operator"], "older product");
+  EXPECT_GT(records[1]["others"][0]["median_ms"], 0);
 
-  stage.other.kernels[0] = toy_stage(Fault::nan).kernels[1];
+  stage.others[0].kernels[0] = toy_stage(Fault::nan).kernels[1];
   EXPECT_EQ(run_stage(stage, {}).status, 1);
 }
 
