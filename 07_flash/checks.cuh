@@ -19,6 +19,7 @@
 #include "common/driver/environment.hpp"
 #include "common/driver/stage.hpp"
 #include "common/element.hpp"
+#include "common/parallel.hpp"
 
 namespace attn::flash {
 
@@ -44,14 +45,14 @@ struct AttentionCheckOperands {
   AttentionCheckOperands(const AttentionSizes& s, Layout layout, bool causal,
                          const FromNormal& q_from = {}, const FromNormal& k_from = {},
                          float scale_factor = 1)
-      : q("q", s.B, s.H, s.Lq, s.E, layout, q_from),
+      : sizes(s),
+        q("q", s.B, s.H, s.Lq, s.E, layout, q_from),
         k("k", s.B, s.Hkv, s.Lk, s.E, layout, k_from),
         v("v", s.B, s.Hkv, s.Lk, s.M, layout),
         o("o", s.B, s.H, s.Lq, s.M, layout),
         lse("lse", s.B, s.H, 1, s.Lq, Layout::BHLD),
         scale(scale_factor / std::sqrt(float(s.E))),
-        causal(causal),
-        group(s.H / s.Hkv) {
+        causal(causal) {
     o.poison();
     lse.poison();
   }
@@ -60,28 +61,44 @@ struct AttentionCheckOperands {
     return {q.device(), k.device(), v.device(), o.device(), scale, causal, lse.device()};
   }
 
-  reference::SoftmaxResult truth(int64_t b, int64_t h) const {
-    return reference::softmax_attention(q.slice(b, h), k.slice(b, h / group), v.slice(b, h / group),
-                                        scale, causal);
+  // By (b, h), h fastest. The rows are dealt to all cores.
+  std::vector<reference::SoftmaxResult> truths() const {
+    std::vector<reference::SoftmaxResult> truths(sizes.B * sizes.H,
+                                                 {Matrix(sizes.Lq, sizes.M), Matrix(sizes.Lq, 1)});
+    const int64_t parts = std::min<int64_t>(16, sizes.Lq);
+    parallel_for(sizes.B * sizes.H * parts, [&](int64_t n) {
+      const int64_t slice = n / parts, b = slice / sizes.H, h = slice % sizes.H, first = n % parts;
+      const int64_t kv = h / (sizes.H / sizes.Hkv);
+      const auto part = reference::softmax_attention(q.slice(b, h), k.slice(b, kv), v.slice(b, kv),
+                                                     scale, causal, first, parts);
+      for (int64_t row = 0; row < part.o.rows; ++row) {
+        const int64_t i = first + row * parts;
+        for (int64_t m = 0; m < sizes.M; ++m) truths[slice].o(i, m) = part.o(row, m);
+        truths[slice].lse(i, 0) = part.lse(row, 0);
+      }
+    });
+    return truths;
   }
 
+  const AttentionSizes sizes;
   Operand q, k, v, o;
   driver::CheckOperand<float> lse;
   const float scale;
   const bool causal;
-  const int64_t group;  // query heads that share a key head
 };
 
 // The output; the log-sum-exp must be right too, to the bound of fp32, in which all kernels keep it.
 template <class T>
 driver::Finding run_check(Attention<T>* attention, AttentionCheckOperands<T>&& x, double bound) {
   attention(x.operands(), 0);
-  driver::Finding o =
-      x.o.compare_with(bound, [&](int64_t b, int64_t h) { return x.truth(b, h).o; });
-  Comparison lse = x.lse.compare_with(tolerance(Dtype::f32), [&](int64_t b, int64_t h) {
-    const Matrix column = x.truth(b, h).lse;  // [Lq, 1]; on the device it is a row
-    Matrix row(1, column.rows);
-    row.data = column.data;
+  const auto truths = x.truths();
+  const auto truth = [&](int64_t b, int64_t h) -> const reference::SoftmaxResult& {
+    return truths[b * x.sizes.H + h];
+  };
+  const Comparison o = x.o.compare_with(bound, [&](int64_t b, int64_t h) { return truth(b, h).o; });
+  const Comparison lse = x.lse.compare_with(tolerance(Dtype::f32), [&](int64_t b, int64_t h) {
+    Matrix row(1, x.sizes.Lq);  // on the device it is a row
+    row.data = truth(b, h).lse.data;
     return row;
   });
   if (!lse.passes(tolerance(Dtype::f32)))
@@ -158,10 +175,11 @@ driver::Finding check_plain_formula(Attention<T>* attention, float query_factor,
   AttentionCheckOperands<T> x({1, 2, 2, 200, 300, 64, 64}, Layout::BHLD, false,
                               [=](float draw) { return query_factor * draw; });
   double square = 0, reference_square = 0;
+  const auto truths = x.truths();
   for (int64_t h = 0; h < 2; ++h) {
     const Matrix plain =
         plain_formula<T>(x.q.slice(0, h), x.k.slice(0, h), x.v.slice(0, h), x.scale);
-    const Matrix truth = x.truth(0, h).o;
+    const Matrix& truth = truths[h].o;
     for (size_t i = 0; i < plain.data.size(); ++i) {
       square += (plain.data[i] - truth.data[i]) * (plain.data[i] - truth.data[i]);
       reference_square += truth.data[i] * truth.data[i];

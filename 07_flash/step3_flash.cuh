@@ -47,10 +47,11 @@ struct FlashTile {
   static constexpr int kLanesY = kThreads / kLanesX;
   static constexpr int kRows = kD == 64 ? 128 : kD == 128 ? 64 : 32;
   static constexpr int kKeys = kD == 256 ? 16 : 32;
-  static constexpr int kBlocks = kD == 128 ? 2 : 3;      // that share a multiprocessor
+  static constexpr int kBlocks = kD == 256 ? 3 : 2;      // that share a multiprocessor
   static constexpr int kThreadRows = kRows / kLanesY;    // 8, 8, 4
   static constexpr int kThreadKeys = kKeys / kLanesX;    // 4, 2, 1
   static constexpr int kThreadQuads = kD / 4 / kLanesX;  // 2, 2, 4: columns of the output, by 4
+  static constexpr int kUnroll = kD == 256 ? 2 : 4;      // of the scores' loop: more would spill
   // Neighbouring rows begin 4 banks apart: 8 lanes that read 16 bytes of a row each do not collide.
   static constexpr int kStride = kD + 4;
 
@@ -132,7 +133,7 @@ __global__ void __launch_bounds__(FlashTile<kD>::kThreads, FlashTile<kD>::kBlock
 
     // S = q k^T
     float S[kThreadRows][kThreadKeys] = {};
-#pragma unroll 4
+#pragma unroll(Tile::kUnroll)
     for (int e = 0; e < kD; e += 4) {
       float4 q[kThreadRows];
 #pragma unroll

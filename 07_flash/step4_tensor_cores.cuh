@@ -28,6 +28,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <type_traits>
 
 #include "07_flash/operands.cuh"
 #include "common/launch.cuh"
@@ -63,25 +64,34 @@ struct TensorCoreTile {
 // [doc:swizzle]
 // Where chunk c of a row lies: eight rows that hold the same chunk, as ldmatrix reads them, or eight
 // chunks of one row, as a copy writes them, are in eight different quarters of the banks.
-__device__ __forceinline__ int swizzled(int row, int c) { return (c ^ (row % 8)) * 8; }
+__device__ __forceinline__ int swizzled(int row, int c) { return (c ^ row % 8) * 8; }
+
+// The same for an even chunk c that the compiler knows, and the one that this lane reads: c or c + 1,
+// of a row whose number is lane % 8 but for multiples of 8.
+__device__ __forceinline__ int swizzled_lane(int lane, int c, int odd) {
+  return ((odd ^ lane % 8) ^ c % 8) * 8 + c / 8 * 64;
+}
 // [/doc:swizzle]
 
 // Rows [first, first + kRows) of a head, from `head` on, to shared memory; zeros where there is no
 // row or element. The caller commits.
-template <int kRows, int kD, int kThreads>
-__device__ void load_tile(__nv_bfloat16 (&smem)[kRows][kD], const __nv_bfloat16* head,
-                          int64_t stride_l, int first, int L, int D, bool aligned) {
+template <int kRows, int kD, int kThreads, bool kAligned>
+__device__ __forceinline__ void load_tile(__nv_bfloat16 (&smem)[kRows][kD],
+                                          const __nv_bfloat16* head, int64_t stride_l, int first,
+                                          int L, int D) {
   constexpr int kChunks = kD / 8, kStepRows = kThreads / kChunks;
   static_assert(kRows % kStepRows == 0);
   const int c = threadIdx.x % kChunks;
   int row = threadIdx.x / kChunks;
-  const __nv_bfloat16* from = head + (first + row) * stride_l + c * 8;
+  // A thread's own part of the offset is small for rows that lie as one expects: it saves registers.
+  using Offset = std::conditional_t<kAligned, int, int64_t>;
+  const __nv_bfloat16* from = head + first * stride_l + (row * Offset(stride_l) + c * 8);
 #pragma unroll
   for (int step = 0; step < kRows / kStepRows; ++step) {
     const bool inside = first + row < L && c * 8 < D;
     __nv_bfloat16* to = &smem[row][swizzled(row, c)];
-    if (aligned) {
-      cp_async<16>(to, inside ? from : head, inside);
+    if constexpr (kAligned) {
+      cp_async<16>(to, from, inside);
     } else {
       for (int i = 0; i < 8; ++i)
         to[i] = inside && c * 8 + i < D ? from[i] : __float2bfloat16(0.0f);
@@ -97,9 +107,17 @@ __device__ __forceinline__ uint32_t pack(float low, float high) {
   return uint32_t(__bfloat16_as_ushort(pair.x)) | uint32_t(__bfloat16_as_ushort(pair.y)) << 16;
 }
 
-template <int kD>
+constexpr float kMostLag = 8;  // in powers of two
+
+// What is subtracted from the scaled scores of a row; a row that has seen no key has no maximum.
+__device__ __forceinline__ float subtracted(float max, float scale) {
+  return max == -INFINITY ? 0 : max * scale;
+}
+
+// kAligned: all rows begin on 16 bytes and hold a whole number of them.
+template <int kD, bool kAligned>
 __global__ void __launch_bounds__(TensorCoreTile<kD>::kThreads, TensorCoreTile<kD>::kBlocks)
-    tensor_cores_kernel(AttentionOperands<__nv_bfloat16> x, int row_tiles, bool aligned) {
+    tensor_cores_kernel(AttentionOperands<__nv_bfloat16> x, int row_tiles) {
   using Tile = TensorCoreTile<kD>;
   constexpr int kRowTiles = Tile::kRowTiles;
   constexpr int kKeyTiles = Tile::kKeys / 8;  // columns of mma's output
@@ -122,26 +140,26 @@ __global__ void __launch_bounds__(TensorCoreTile<kD>::kThreads, TensorCoreTile<k
   const int keys_of_all = keys_of_row(i0 + warp_row);  // what the warp's first row sees, all see
   const float scale = x.scale * 1.4426950408889634f;   // scores in powers of two
 
+  const __nv_bfloat16 *k_head = x.k.row(b, kv, 0), *v_head = x.v.row(b, kv, 0);
   const auto load_kv = [&](int j0, int buffer) {
-    load_tile<Tile::kKeys, kD, Tile::kThreads>(smem.k[buffer], x.k.row(b, kv, 0), x.k.stride_l, j0,
-                                               Lk, E, aligned);
-    load_tile<Tile::kKeys, kD, Tile::kThreads>(smem.v[buffer], x.v.row(b, kv, 0), x.v.stride_l, j0,
-                                               Lk, M, aligned);
+    load_tile<Tile::kKeys, kD, Tile::kThreads, kAligned>(smem.k[buffer], k_head, x.k.stride_l, j0,
+                                                         Lk, E);
+    load_tile<Tile::kKeys, kD, Tile::kThreads, kAligned>(smem.v[buffer], v_head, x.v.stride_l, j0,
+                                                         Lk, M);
   };
   if (keys_of_block > 0) {
-    load_tile<Tile::kRows, kD, Tile::kThreads>(smem.q, x.q.row(b, h, 0), x.q.stride_l, i0, Lq, E,
-                                               aligned);
+    load_tile<Tile::kRows, kD, Tile::kThreads, kAligned>(smem.q, x.q.row(b, h, 0), x.q.stride_l, i0,
+                                                         Lq, E);
     load_kv(0, 0);
   }
   cp_async_commit();
 
-  // The rows and chunks of the matrices that this lane addresses for ldmatrix: of a left factor (q)
-  // two of 8 rows, then the next chunk; of k two chunks, then the next 8 keys; of v two of 8 keys,
-  // then the next chunk.
+  // Which row of 8 elements this lane names to ldmatrix, of four matrices: of a left factor (q) those
+  // of 16 rows, then of the next chunk; of k those of two chunks, then of the next 8 keys; of v those
+  // of 16 keys, then of the next chunk.
   const int matrix = lane / 8;
-  const int q_row = matrix % 2 * 8 + lane % 8, q_chunk = matrix / 2;
-  const int k_row = matrix / 2 * 8 + lane % 8, k_chunk = matrix % 2;
-  const int v_row = matrix % 2 * 8 + lane % 8, v_chunk = matrix / 2;
+  const int low_row = matrix % 2 * 8 + lane % 8, high_chunk = matrix / 2;  // q and v
+  const int high_row = matrix / 2 * 8 + lane % 8, low_chunk = matrix % 2;  // k
 
   float o[kRowTiles][kColumnTiles][4] = {};
   float max[kRowTiles][2], sum[kRowTiles][2] = {};
@@ -163,14 +181,13 @@ __global__ void __launch_bounds__(TensorCoreTile<kD>::kThreads, TensorCoreTile<k
       uint32_t q[kRowTiles][4];
 #pragma unroll
       for (int r = 0; r < kRowTiles; ++r) {
-        const int row = warp_row + r * 16 + q_row;
-        ldmatrix(q[r], &smem.q[row][swizzled(row, 2 * e + q_chunk)]);
+        ldmatrix(q[r],
+                 &smem.q[warp_row + r * 16 + low_row][swizzled_lane(lane, 2 * e, high_chunk)]);
       }
 #pragma unroll
       for (int j = 0; j < kKeyTiles; j += 2) {
         uint32_t k[4];
-        const int row = j * 8 + k_row;
-        ldmatrix(k, &smem.k[buffer][row][swizzled(row, 2 * e + k_chunk)]);
+        ldmatrix(k, &smem.k[buffer][j * 8 + high_row][swizzled_lane(lane, 2 * e, low_chunk)]);
         const uint32_t first[2] = {k[0], k[1]}, second[2] = {k[2], k[3]};
 #pragma unroll
         for (int r = 0; r < kRowTiles; ++r) {
@@ -197,33 +214,54 @@ __global__ void __launch_bounds__(TensorCoreTile<kD>::kThreads, TensorCoreTile<k
     }
 
     // [doc:softmax_registers]
+    // The maximum that is subtracted may lag behind the largest score, by at most a factor of 2^8 in
+    // the weights: what they are divided by lags as well. So it seldom moves, and o is seldom
+    // rescaled.
+    float new_max[kRowTiles][2];
+    bool moved = false;
 #pragma unroll
     for (int r = 0; r < kRowTiles; ++r) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        float new_max = max[r][half];
+        float& largest = new_max[r][half];
+        largest = max[r][half];
 #pragma unroll
         for (int j = 0; j < kKeyTiles; ++j)
-          new_max = fmaxf(new_max, fmaxf(S[r][j][2 * half], S[r][j][2 * half + 1]));
-        new_max = fmaxf(new_max, __shfl_xor_sync(kFullWarp, new_max, 1));
-        new_max = fmaxf(new_max, __shfl_xor_sync(kFullWarp, new_max, 2));
-        // A row that has seen no key yet keeps -inf, and subtracts 0.
-        const float subtracted = new_max == -INFINITY ? 0 : new_max * scale;
-        const float factor = exp2_approx(max[r][half] * scale - subtracted);
-        max[r][half] = new_max;
-        sum[r][half] *= factor;
+          largest = fmaxf(largest, fmaxf(S[r][j][2 * half], S[r][j][2 * half + 1]));
+        largest = fmaxf(largest, __shfl_xor_sync(kFullWarp, largest, 1));
+        largest = fmaxf(largest, __shfl_xor_sync(kFullWarp, largest, 2));
+        moved |= (largest - max[r][half]) * scale > kMostLag;  // also from -inf
+      }
+    }
+    if (__any_sync(kFullWarp, moved)) {
+#pragma unroll
+      for (int r = 0; r < kRowTiles; ++r) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const float factor =
+              exp2_approx(max[r][half] * scale - subtracted(new_max[r][half], scale));
+          max[r][half] = new_max[r][half];
+          sum[r][half] *= factor;
+#pragma unroll
+          for (int m = 0; m < kColumnTiles; ++m) {
+            o[r][m][2 * half] *= factor;
+            o[r][m][2 * half + 1] *= factor;
+          }
+        }
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < kRowTiles; ++r) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float minus = -subtracted(max[r][half], scale);
 #pragma unroll
         for (int j = 0; j < kKeyTiles; ++j) {
 #pragma unroll
           for (int i = 2 * half; i < 2 * half + 2; ++i) {
-            S[r][j][i] = exp2_approx(S[r][j][i] * scale - subtracted);
+            S[r][j][i] = exp2_approx(S[r][j][i] * scale + minus);
             sum[r][half] += S[r][j][i];
           }
-        }
-#pragma unroll
-        for (int m = 0; m < kColumnTiles; ++m) {
-          o[r][m][2 * half] *= factor;
-          o[r][m][2 * half + 1] *= factor;
         }
       }
     }
@@ -244,8 +282,7 @@ __global__ void __launch_bounds__(TensorCoreTile<kD>::kThreads, TensorCoreTile<k
 #pragma unroll
       for (int m = 0; m < kColumnTiles; m += 2) {
         uint32_t v[4];
-        const int row = j * 8 + v_row;
-        ldmatrix_trans(v, &smem.v[buffer][row][swizzled(row, m + v_chunk)]);
+        ldmatrix_trans(v, &smem.v[buffer][j * 8 + low_row][swizzled_lane(lane, m, high_chunk)]);
         const uint32_t first[2] = {v[0], v[1]}, second[2] = {v[2], v[3]};
 #pragma unroll
         for (int r = 0; r < kRowTiles; ++r) {
@@ -273,7 +310,7 @@ __global__ void __launch_bounds__(TensorCoreTile<kD>::kThreads, TensorCoreTile<k
       for (int m = 0; m < kColumnTiles; ++m) {
         const int column = m * 8 + lane % 4 * 2;
         const float low = o[r][m][2 * half] * factor, high = o[r][m][2 * half + 1] * factor;
-        if (aligned && column < M) {
+        if (kAligned && column < M) {
           *reinterpret_cast<uint32_t*>(&out[column]) = pack(low, high);
         } else {
           if (column < M) out[column] = __float2bfloat16(low);
@@ -295,7 +332,7 @@ void launch_tensor_cores(const AttentionOperands<__nv_bfloat16>& x, cudaStream_t
   const int row_tiles = static_cast<int>((x.q.L + Tile::kRows - 1) / Tile::kRows);
   launch({x.q.B * x.q.H * row_tiles, Tile::kThreads,
           dynamic_shared_bytes<typename Tile::SharedStorage>(), stream},
-         tensor_cores_kernel<kD>, x, row_tiles, aligned);
+         aligned ? tensor_cores_kernel<kD, true> : tensor_cores_kernel<kD, false>, x, row_tiles);
 }
 
 // Softmax attention of bf16 tensors, with products on tensor cores. Throws std::invalid_argument for
