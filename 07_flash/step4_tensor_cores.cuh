@@ -41,17 +41,18 @@
 
 namespace attn::flash {
 
-// The tiles for head sizes up to kD: below 99 KiB of shared memory, two blocks to a multiprocessor.
-template <int kD>
+// The tiles for head sizes up to kD: below 99 KiB of shared memory, two blocks to a multiprocessor,
+// and at most 192 registers of a thread for o and the scores, of 255. kAligned: all rows begin on 16
+// bytes and hold a whole number of them; copies of others take registers too.
+template <int kD, bool kAligned>
 struct TensorCoreTile {
   static constexpr int kWarps = 4;
   static constexpr int kThreads = 32 * kWarps;
   static constexpr int kBlocks = 2;
-  static constexpr int kRowTiles =
-      kD == 256 ? 1 : 2;  // of 16 rows, per warp: o takes 128 registers
+  static constexpr int kRowTiles = kD == 256 ? 1 : 2;  // of 16 rows, per warp
   static constexpr int kWarpRows = 16 * kRowTiles;
   static constexpr int kRows = kWarps * kWarpRows;
-  static constexpr int kKeys = kD == 256 ? 32 : 64;
+  static constexpr int kKeys = (kD == 256 ? 32 : kD == 128 ? 64 : 128) / (kAligned ? 1 : 2);
   static constexpr int kChunks = kD / 8;  // pieces of 16 bytes in a row
 
   struct SharedStorage {
@@ -114,18 +115,18 @@ __device__ __forceinline__ float subtracted(float max, float scale) {
   return max == -INFINITY ? 0 : max * scale;
 }
 
-// kAligned: all rows begin on 16 bytes and hold a whole number of them.
 template <int kD, bool kAligned>
-__global__ void __launch_bounds__(TensorCoreTile<kD>::kThreads, TensorCoreTile<kD>::kBlocks)
+__global__ void __launch_bounds__(TensorCoreTile<kD, kAligned>::kThreads,
+                                  TensorCoreTile<kD, kAligned>::kBlocks)
     tensor_cores_kernel(AttentionOperands<__nv_bfloat16> x, int row_tiles) {
-  using Tile = TensorCoreTile<kD>;
+  using Tile = TensorCoreTile<kD, kAligned>;
   constexpr int kRowTiles = Tile::kRowTiles;
   constexpr int kKeyTiles = Tile::kKeys / 8;  // columns of mma's output
   constexpr int kColumnTiles = kD / 8;        // the same of o
   auto& smem = shared_storage<typename Tile::SharedStorage>();
   const int Lq = x.q.L, Lk = x.k.L, E = x.q.D, M = x.v.D;
-  const int64_t head = blockIdx.x / row_tiles;
-  const int64_t b = head / x.q.H, h = head % x.q.H, kv = h / (x.q.H / x.k.H);
+  const int H = x.q.H, head = blockIdx.x / row_tiles;
+  const int b = head / H, h = head % H, kv = h / (H / int(x.k.H));
   // With the causal mask the last rows have the most keys: they begin first.
   const int i0 = (row_tiles - 1 - blockIdx.x % row_tiles) * Tile::kRows;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -137,8 +138,7 @@ __global__ void __launch_bounds__(TensorCoreTile<kD>::kThreads, TensorCoreTile<k
   };
   const int keys_of_block = keys_of_row(i0 + Tile::kRows - 1);
   const int keys_of_warp = keys_of_row(i0 + warp_row + Tile::kWarpRows - 1);
-  const int keys_of_all = keys_of_row(i0 + warp_row);  // what the warp's first row sees, all see
-  const float scale = x.scale * 1.4426950408889634f;   // scores in powers of two
+  const float scale = x.scale * 1.4426950408889634f;  // scores in powers of two
 
   const __nv_bfloat16 *k_head = x.k.row(b, kv, 0), *v_head = x.v.row(b, kv, 0);
   const auto load_kv = [&](int j0, int buffer) {
@@ -198,7 +198,7 @@ __global__ void __launch_bounds__(TensorCoreTile<kD>::kThreads, TensorCoreTile<k
     }
     // [/doc:scores_mma]
 
-    if (j0 + Tile::kKeys > keys_of_all) {
+    if (j0 + Tile::kKeys > keys_of_warp - (x.causal ? Tile::kWarpRows - 1 : 0)) {
 #pragma unroll
       for (int r = 0; r < kRowTiles; ++r) {
 #pragma unroll
@@ -324,15 +324,21 @@ __global__ void __launch_bounds__(TensorCoreTile<kD>::kThreads, TensorCoreTile<k
   }
 }
 
-template <int kD>
+template <int kD, bool kAligned>
 void launch_tensor_cores(const AttentionOperands<__nv_bfloat16>& x, cudaStream_t stream) {
-  using Tile = TensorCoreTile<kD>;
-  const bool aligned = rows_are_16_bytes(x.q) && rows_are_16_bytes(x.k) && rows_are_16_bytes(x.v) &&
-                       rows_are_16_bytes(x.o);
+  using Tile = TensorCoreTile<kD, kAligned>;
   const int row_tiles = static_cast<int>((x.q.L + Tile::kRows - 1) / Tile::kRows);
   launch({x.q.B * x.q.H * row_tiles, Tile::kThreads,
           dynamic_shared_bytes<typename Tile::SharedStorage>(), stream},
-         aligned ? tensor_cores_kernel<kD, true> : tensor_cores_kernel<kD, false>, x, row_tiles);
+         tensor_cores_kernel<kD, kAligned>, x, row_tiles);
+}
+
+template <bool kAligned>
+void launch_tensor_cores(const AttentionOperands<__nv_bfloat16>& x, cudaStream_t stream) {
+  const int64_t D = x.q.D > x.v.D ? x.q.D : x.v.D;
+  if (D <= 64) return launch_tensor_cores<64, kAligned>(x, stream);
+  if (D <= 128) return launch_tensor_cores<128, kAligned>(x, stream);
+  return launch_tensor_cores<256, kAligned>(x, stream);
 }
 
 // Softmax attention of bf16 tensors, with products on tensor cores. Throws std::invalid_argument for
@@ -340,10 +346,15 @@ void launch_tensor_cores(const AttentionOperands<__nv_bfloat16>& x, cudaStream_t
 inline void tensor_cores_attention(const AttentionOperands<__nv_bfloat16>& x,
                                    cudaStream_t stream = 0) {
   check_attention(x);
-  const int64_t D = x.q.D > x.v.D ? x.q.D : x.v.D;
-  if (D <= 64) return launch_tensor_cores<64>(x, stream);
-  if (D <= 128) return launch_tensor_cores<128>(x, stream);
-  return launch_tensor_cores<256>(x, stream);
+  const auto expected = [](const TensorView<const __nv_bfloat16>& rows) {
+    constexpr int64_t kMostStride = int64_t{1}
+                                    << 26;  // the kernel multiplies it by up to 16, in int
+    return rows_are_16_bytes(rows) && rows.stride_l > -kMostStride && rows.stride_l < kMostStride;
+  };
+  if (expected(x.q) && expected(x.k) && expected(x.v) && rows_are_16_bytes(x.o))
+    launch_tensor_cores<true>(x, stream);
+  else
+    launch_tensor_cores<false>(x, stream);
 }
 
 }  // namespace attn::flash

@@ -150,7 +150,7 @@ def main():
             flops = 4.0 * B * H * L * L * D / (2 if causal else 1)
             record = {
                 "schema": 1,
-                "stage": "peers",
+                "stage": "PyTorch",
                 "kernel": name,
                 "picked": False,
                 "baseline": "",

@@ -32,6 +32,8 @@ class Shape:
 
 # The operator that stages 02 to 05 share.
 CAUSAL_PRODUCT = "causal product"
+# The "stage" of results that are not ours: what scripts/peers.py times.
+PEERS = "PyTorch"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -102,8 +102,9 @@ def ladder_section(results):
     return "\n\n".join(text)
 
 
-def stage_section(results, everything):
-    """A chapter's part for what its stage's driver recorded, the previous stage's kernel included.
+def stage_section(results, peers, everything):
+    """A chapter's part for what its stage's driver recorded, the previous stage's kernel included,
+    and what peers were recorded beside it.
 
     In full at the shapes at which every stage was timed; a sweep over lengths in short.
     """
@@ -112,7 +113,7 @@ def stage_section(results, everything):
     detailed = [shape for shape in shapes if shape in everywhere] or shapes
     rows = []
     for shape in detailed:
-        rungs = at_shape(shape, results)
+        rungs = at_shape(shape, results + peers)
         own = [rung for rung in rungs if home_stage(rung.kernel, everything) == rung.stage]
         for rung in rungs:
             picked = " (picked)" if rung.picked and len(own) > 1 else ""
@@ -159,7 +160,13 @@ def results_text(results, stage):
     for everything in groups(results):
         of_stage = [result for result in everything if result.stage == stage]
         if of_stage:
-            sections.append(stage_section(of_stage, everything))
+            shapes = {result.shape for result in of_stage}
+            of_peers = [
+                result
+                for result in everything
+                if result.stage == results_module.PEERS and result.shape in shapes
+            ]
+            sections.append(stage_section(of_stage, of_peers, everything))
     return "\n\n".join(sections) or NOTHING
 
 

@@ -250,16 +250,25 @@ class Run {
     }
   }
 
-  // The shapes asked for, in both layouts; the previous stage's kernel too, if it is timed.
+  // Those of `kernels` that --benchmark_filter does not leave out.
+  std::vector<const Kernel*> with_a_job(std::vector<const Kernel*> kernels) const {
+    std::erase_if(kernels, [&](const Kernel* kernel) {
+      return std::none_of(jobs_.begin(), jobs_.end(),
+                          [&](const BenchmarkJob& job) { return job.kernel == kernel; });
+    });
+    return kernels;
+  }
+
+  // The shapes asked for, in both layouts; of what is to be timed, the previous stage's kernel too.
   void verify_shapes(const Selected& selected) {
-    const auto kernels = timed() ? timed_kernels() : selected.kernels;
+    const auto kernels = timed() ? with_a_job(timed_kernels()) : selected.kernels;
     Plan plan;
     for (const Shape& shape : shapes_to_verify())
       for (Layout layout : {Layout::BHLD, Layout::BLHD}) plan.cases.push_back({shape, layout});
-    verify_plan(selected.verifiers.front(), selected.dtype, kernels, plan);
+    if (!kernels.empty()) verify_plan(selected.verifiers.front(), selected.dtype, kernels, plan);
     if (timed() && selected.dtype == dtype()) {
       for (const OtherOperator& other : others()) {
-        const auto other_kernels = kernels_of(other);
+        const auto other_kernels = with_a_job(kernels_of(other));
         if (other_kernels.empty()) continue;
         const Verifier verifier(other.op, dtype(), options_.seed, stage_.on_host);
         verify_plan(verifier, dtype(), other_kernels, plan);

@@ -40,7 +40,7 @@ std::vector<int64_t> sampled_slices(const Operator& op, const Shape& s, uint64_t
 // The rows of a slice that are compared: all, or where that would take long every so many, with the
 // last.
 RowSample sampled_rows(const Operator& op, const Shape& s) {
-  constexpr double kAffordable = 1e9;
+  constexpr double kAffordable = 3e8;
   if (!op.reference_rows) return {};
   const int64_t step = std::clamp<int64_t>(std::ceil(slice_work(op, s) / kAffordable), 1, s.L);
   return {(s.L - 1) % step, step};
