@@ -10,6 +10,7 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <atomic>
 #include <stdexcept>
 #include <string>
 
@@ -34,8 +35,8 @@ inline void hopper_attention(const AttentionOperands<__nv_bfloat16>&, cudaStream
 
 #include "07_flash/hopper_block.cuh"
 #include "07_flash/hopper_consumer.cuh"
+#include "07_flash/hopper_operands.cuh"
 #include "common/device.hpp"
-#include "common/element.hpp"
 #include "common/launch.cuh"
 #include "common/ptx/setmaxnreg.cuh"
 #include "common/ptx/tma.cuh"
@@ -46,51 +47,55 @@ namespace attn::flash {
 
 // [doc:hopper_producer]
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+// The tile after this block's last. The first ones are the blocks' own numbers; after that, first
+// come, first served. Every block asks once in vain: who asks last leaves the counter at zero.
+__device__ __forceinline__ int next_index(const HopperProblem& x) {
+  const int taken = atomicAdd(x.next_tile, 1);
+  if (taken == x.tiles - 1) *x.next_tile = 0;
+  return gridDim.x + taken;
+}
+
 // One thread: takes tiles, and asks for their queries, keys and values as buffers come free.
 template <class Tiling>
 __device__ __forceinline__ void produce(const CUtensorMap& q_map, const CUtensorMap& k_map,
                                         const CUtensorMap& v_map, const HopperProblem& x,
                                         HopperStorage<Tiling>& smem) {
-  RingPlace<Tiling::kStages> k_place, v_place;
-  const auto load_block = [&](const CUtensorMap& map, auto& panels, int row, int head, int b,
-                              uint64_t& full, uint64_t& empty, int parity) {
-    mbarrier_wait(&empty, parity ^ 1);
+  RingPlace<Tiling::kQueryStages> q_place;
+  RingPlace<Tiling::kKeyStages> k_place, v_place;
+  const auto load = [&](const CUtensorMap& map, auto& panels, int row, int head, int b,
+                        uint64_t& full) {
     mbarrier_arrive_expect(&full, sizeof(panels));
 #pragma unroll
     for (int panel = 0; panel < Tiling::kPanels; ++panel) {
       tma_load(panels[panel], map, panel * kPanel, row, head, b, &full);
     }
   };
-  int index = blockIdx.x;
-  for (int round = 0;; ++round) {
-    if (index >= x.tiles) {
-      mbarrier_wait(&smem.q_empty, round % 2 ^ 1);
-      smem.tile = -1;
-      mbarrier_arrive(&smem.q_full);
-      return;
-    }
-    const Tile tile = tile_at<Tiling>(x, index);
+  for (int index = blockIdx.x; index < x.tiles; index = next_index(x)) {
+    const HopperTile tile = tile_at<Tiling>(x, index);
     const int key_head = tile.h / x.query_heads_per_key_head;
-    mbarrier_wait(&smem.q_empty, round % 2 ^ 1);
-    smem.tile = index;
-    load_block(q_map, smem.q, tile.first_row, tile.h, tile.b, smem.q_full, smem.q_empty, round % 2);
-    // The values of a block are wanted one block later than its keys.
+    mbarrier_wait(&smem.q_empty[q_place.stage], q_place.parity ^ 1);
+    smem.tile[q_place.stage] = index;
+    load(q_map, smem.q[q_place.stage], tile.first_row, tile.h, tile.b, smem.q_full[q_place.stage]);
+    q_place.advance();
+    // From the last block to the first; the values one block after the keys, as they are wanted.
     for (int block = tile.blocks - 1; block >= -1; --block) {
       if (block >= 0) {
-        const int stage = k_place.stage;
-        load_block(k_map, smem.k[stage], block * Tiling::kKeys, key_head, tile.b,
-                   smem.k_full[stage], smem.k_empty[stage], k_place.parity);
+        mbarrier_wait(&smem.k_empty[k_place.stage], k_place.parity ^ 1);
+        load(k_map, smem.k[k_place.stage], block * Tiling::kKeys, key_head, tile.b,
+             smem.k_full[k_place.stage]);
         k_place.advance();
       }
       if (block + 1 < tile.blocks) {
-        const int stage = v_place.stage;
-        load_block(v_map, smem.v[stage], (block + 1) * Tiling::kKeys, key_head, tile.b,
-                   smem.v_full[stage], smem.v_empty[stage], v_place.parity);
+        mbarrier_wait(&smem.v_empty[v_place.stage], v_place.parity ^ 1);
+        load(v_map, smem.v[v_place.stage], (block + 1) * Tiling::kKeys, key_head, tile.b,
+             smem.v_full[v_place.stage]);
         v_place.advance();
       }
     }
-    index = gridDim.x + atomicAdd(x.next_tile, 1);
   }
+  mbarrier_wait(&smem.q_empty[q_place.stage], q_place.parity ^ 1);
+  smem.tile[q_place.stage] = -1;
+  mbarrier_arrive(&smem.q_full[q_place.stage]);
 }
 #endif
 // [/doc:hopper_producer]
@@ -106,14 +111,13 @@ __global__ void __launch_bounds__(Tiling::kThreads, 1)
   auto& smem = shared_storage<HopperStorage<Tiling>>();
   if (threadIdx.x == 0) {
     constexpr int kConsumerWarps = Tiling::kConsumers * kWarpgroup / 32;
-    mbarrier_init(&smem.q_full, 1);
-    mbarrier_init(&smem.q_empty, kConsumerWarps);
-    for (int stage = 0; stage < Tiling::kStages; ++stage) {
-      mbarrier_init(&smem.k_full[stage], 1);
-      mbarrier_init(&smem.k_empty[stage], kConsumerWarps);
-      mbarrier_init(&smem.v_full[stage], 1);
-      mbarrier_init(&smem.v_empty[stage], kConsumerWarps);
-    }
+    const auto init = [](auto& full, auto& empty) {
+      for (uint64_t& barrier : full) mbarrier_init(&barrier, 1);
+      for (uint64_t& barrier : empty) mbarrier_init(&barrier, kConsumerWarps);
+    };
+    init(smem.q_full, smem.q_empty);
+    init(smem.k_full, smem.k_empty);
+    init(smem.v_full, smem.v_empty);
     mbarrier_init_fence();
   }
   __syncthreads();  // nobody waits at a barrier that is not there yet
@@ -131,6 +135,20 @@ __global__ void __launch_bounds__(Tiling::kThreads, 1)
 }
 // [/doc:hopper_kernel]
 
+constexpr int64_t kMaxTiles = int64_t{1} << 30;      // they are counted in 32 bits
+constexpr int64_t kCachedBytes = int64_t{24} << 20;  // of keys and values: half of the L2 cache
+
+// [doc:hopper_launch]
+// For tensors that the copy engine can read, and at least one key.
+constexpr int kLaunches = 1024;
+static __device__ int tile_counters[kLaunches];
+inline int* tile_counter() {
+  static std::atomic<unsigned> launches;
+  void* counters = nullptr;
+  cuda_check(cudaGetSymbolAddress(&counters, tile_counters));
+  return static_cast<int*>(counters) + launches++ % kLaunches;
+}
+
 template <class Tiling>
 void launch_hopper(const AttentionOperands<__nv_bfloat16>& x, cudaStream_t stream) {
   const int64_t heads = x.q.B * x.q.H, group = x.q.H / x.k.H;
@@ -138,8 +156,6 @@ void launch_hopper(const AttentionOperands<__nv_bfloat16>& x, cudaStream_t strea
   if (heads * query_tiles > kMaxTiles) {
     throw std::invalid_argument("softmax attention: more than 2^30 query tiles");
   }
-  StreamBuffer<int> next_tile(1, stream);
-  cuda_check(cudaMemsetAsync(next_tile.data(), 0, sizeof(int), stream));
 
   HopperProblem problem = {};
   problem.o = x.o;
@@ -149,65 +165,22 @@ void launch_hopper(const AttentionOperands<__nv_bfloat16>& x, cudaStream_t strea
   problem.query_tiles = static_cast<int>(query_tiles);
   problem.heads_together = 1;
   if (x.causal) {
-    // Half of the L2 cache for the keys and values that are in use.
-    const int64_t head_bytes = std::max<int64_t>(1, x.k.L * Tiling::kHead * 4 / group);
+    const int64_t bytes = x.k.L * Tiling::kHead * 4 / group;  // keys and values, for a query head
     problem.heads_together =
-        static_cast<int>(std::clamp<int64_t>(kCachedBytes / head_bytes, 1, heads));
+        static_cast<int>(std::clamp<int64_t>(kCachedBytes / std::max<int64_t>(bytes, 1), 1, heads));
   }
   problem.tiles = static_cast<int>(heads * query_tiles);
   problem.scale = x.scale;
   problem.causal = x.causal;
   problem.o_vectors = rows_are_16_bytes(x.o);
-  problem.next_tile = next_tile.data();
+  problem.next_tile = tile_counter();
 
-  const CUtensorMap q = tensor_map(x.q, Tiling::kRows);
-  // Without keys nothing is loaded by the other maps.
-  const CUtensorMap k = x.k.L > 0 ? tensor_map(x.k, Tiling::kKeys) : q;
-  const CUtensorMap v = x.k.L > 0 ? tensor_map(x.v, Tiling::kKeys) : q;
   const int64_t blocks = std::min<int64_t>(problem.tiles, multiprocessors());
   launch({blocks, Tiling::kThreads, dynamic_shared_bytes<HopperStorage<Tiling>>(), stream},
-         hopper_kernel<Tiling>, q, k, v, problem);
+         hopper_kernel<Tiling>, tensor_map(x.q, Tiling::kRows), tensor_map(x.k, Tiling::kKeys),
+         tensor_map(x.v, Tiling::kKeys), problem);
 }
-
-// --- Tensors that the copy engine cannot read -----------------------------------------------------
-
-// A dense copy, rows padded to whole 16 bytes with zeros. A thread owns an element of it.
-template <class T>
-__global__ void pad_rows_kernel(TensorView<const T> from,  // [B, H, L, D]
-                                TensorView<T> to) {        // [B, H, L, D rounded up to 8]
-  const int64_t count = to.B * to.H * to.L * to.D;
-  for (int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; i < count;
-       i += int64_t{gridDim.x} * blockDim.x) {
-    const int64_t d = i % to.D, row = i / to.D;
-    const int64_t l = row % to.L, h = row / to.L % to.H, b = row / to.L / to.H;
-    to.data[i] = d < from.D ? from.row(b, h, l)[d] : from_float<T>(0);
-  }
-}
-
-// x itself where the copy engine can read it, else a copy in memory of its own.
-class Readable {
- public:
-  Readable(const TensorView<const __nv_bfloat16>& x, cudaStream_t stream)
-      : copy_(fits(x) ? 0 : x.B * x.H * x.L * padded(x.D), stream), view_(x) {
-    if (fits(x)) return;
-    const auto to = dense_view(copy_.data(), x.B, x.H, x.L, padded(x.D), Layout::BHLD);
-    constexpr int kThreads = 256;
-    const int64_t blocks = (to.B * to.H * to.L * to.D + kThreads - 1) / kThreads;
-    launch({std::min<int64_t>(blocks, 1 << 16), kThreads, 0, stream},
-           pad_rows_kernel<__nv_bfloat16>, x, to);
-    view_ = to;
-  }
-  const TensorView<const __nv_bfloat16>& view() const { return view_; }
-
- private:
-  static bool fits(const TensorView<const __nv_bfloat16>& x) { return x.L == 0 || tma_can_read(x); }
-  static int64_t padded(int64_t D) { return (D + 7) / 8 * 8; }
-
-  StreamBuffer<__nv_bfloat16> copy_;
-  TensorView<const __nv_bfloat16> view_;
-};
-
-// --- The step -------------------------------------------------------------------------------------
+// [/doc:hopper_launch]
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 static __constant__ bool compiled_for_hopper = true;
@@ -241,6 +214,11 @@ inline bool hopper_available(std::string& why_not) {
 inline void hopper_attention(const AttentionOperands<__nv_bfloat16>& x, cudaStream_t stream = 0) {
   check_attention(x);
   if (!(x.scale > 0)) throw std::invalid_argument("softmax attention: the scale is not positive");
+  if (x.k.L == 0) {
+    launch({copy_blocks(x.o.B * x.o.H * x.o.L * x.o.D), kCopyThreads, 0, stream},
+           no_keys_kernel<__nv_bfloat16>, x.o, x.lse);
+    return;
+  }
   const Readable q(x.q, stream), k(x.k, stream), v(x.v, stream);
   AttentionOperands<__nv_bfloat16> readable = x;
   readable.q = q.view();
@@ -248,15 +226,15 @@ inline void hopper_attention(const AttentionOperands<__nv_bfloat16>& x, cudaStre
   readable.v = v.view();
   const int64_t head = std::max(x.q.D, x.v.D);
   if (head <= 64) {
-    launch_hopper<HopperTiling<64, 3, 128, 2, true>>(readable, stream);
+    launch_hopper<HopperTiling<64, 3, 128, 4, 2, true>>(readable, stream);
   } else if (head <= 128) {
     if (x.causal) {
-      launch_hopper<HopperTiling<128, 2, 128, 2, false>>(readable, stream);
+      launch_hopper<HopperTiling<128, 2, 128, 2, 2, false>>(readable, stream);
     } else {
-      launch_hopper<HopperTiling<128, 3, 80, 2, true>>(readable, stream);
+      launch_hopper<HopperTiling<128, 3, 80, 3, 2, true>>(readable, stream);
     }
   } else {
-    launch_hopper<HopperTiling<256, 2, 80, 2, true>>(readable, stream);
+    launch_hopper<HopperTiling<256, 2, 80, 2, 1, true>>(readable, stream);
   }
 }
 // [/doc:hopper_attention]
