@@ -10,6 +10,7 @@
 #include "07_flash/step2_tiled.cuh"
 #include "07_flash/step3_flash.cuh"
 #include "07_flash/step4_tensor_cores.cuh"
+#include "07_flash/step5_hopper.cuh"
 #include "common/driver/stage.hpp"
 #include "common/element.hpp"
 
@@ -81,11 +82,21 @@ std::vector<driver::Kernel> fp32_kernels() {
   };
 }
 
+// Why step 5 cannot run on the current device, or nothing.
+inline std::string why_not_hopper() {
+  std::string reason;
+  return hopper_available(reason) ? "" : "needs compute capability 9.0: " + reason;
+}
+
 inline std::vector<driver::Kernel> driver_kernels() {
   std::vector<driver::Kernel> kernels = fp32_kernels<float>();
   for (auto& kernel : fp32_kernels<__nv_bfloat16>()) kernels.push_back(std::move(kernel));
   kernels.push_back(driver_kernel<__nv_bfloat16>("tensor_cores", "flash", tensor_cores_attention,
                                                  tensor_core_cost, kBf16ProductTolerance));
+  driver::Kernel hopper = driver_kernel<__nv_bfloat16>("hopper", "tensor_cores", hopper_attention,
+                                                       tensor_core_cost, kBf16ProductTolerance);
+  hopper.why_not = why_not_hopper;
+  kernels.push_back(std::move(hopper));
   return kernels;
 }
 
@@ -103,11 +114,13 @@ inline std::vector<driver::Check> checks() {
   add_fp32_checks<float>(checks);
   add_fp32_checks<__nv_bfloat16>(checks);
   add_checks<__nv_bfloat16>(checks, "tensor_cores", tensor_cores_attention, kBf16ProductTolerance);
+  add_checks<__nv_bfloat16>(checks, "hopper", hopper_attention, kBf16ProductTolerance);
   return checks;
 }
 
 inline std::string picked_kernel(const Shape&, Dtype dtype) {
-  return dtype == Dtype::f32 ? "flash" : "tensor_cores";
+  if (dtype == Dtype::f32) return "flash";
+  return why_not_hopper().empty() ? "hopper" : "tensor_cores";
 }
 
 }  // namespace attn::flash
