@@ -89,11 +89,14 @@ runs_of_record() {  # STAGE
       at_shapes '--dtype bf16 --inputs ungated' 16,8,4096,64,64
       ;;
     07_*)
-      at_shapes '--dtype bf16' 4,16,4096,128,128 4,16,4096,64,64 1,16,16384,128,128 \
-        4,16,4096,256,256
-      at_shapes '--dtype bf16 --inputs causal' 4,16,4096,128,128 4,16,4096,64,64 \
-        1,16,16384,128,128
-      at_shapes '--dtype f32' 4,16,4096,64,64
+      # The first kernels would take minutes where the scores are many.
+      local all='--benchmark_min_time=0.5'
+      local fast="$all --benchmark_filter=/(flash|tensor_cores|hopper|05_chunked_gla)/"
+      at_shapes "--dtype bf16 $all" 4,16,4096,128,128 4,16,4096,64,64
+      at_shapes "--dtype bf16 $fast" 1,16,16384,128,128 4,16,4096,256,256
+      at_shapes "--dtype bf16 --inputs causal $all" 4,16,4096,128,128 4,16,4096,64,64
+      at_shapes "--dtype bf16 --inputs causal $fast" 1,16,16384,128,128
+      at_shapes "--dtype f32 $all" 4,16,4096,64,64
       ;;
     # The last two stand on either side of where stage 04 changes from one kernel to the other.
     *) at_shapes '' 16,8,4096,64,64 8,16,4096,128,128 8,8,4096,512,512 1,8,16384,64,64 \
@@ -103,7 +106,7 @@ runs_of_record() {  # STAGE
 
 # Where linear and softmax attention are compared: 16 heads, by the kernels that a stage may pick.
 crossover_run() {  # FLAGS KERNELS
-  at_shapes "--dtype bf16 $1 --benchmark_filter=/($2)/" \
+  at_shapes "--dtype bf16 $1 --benchmark_min_time=0.3 --benchmark_filter=/($2)/" \
     1,16,{256,512,1024,2048,4096,8192,16384,32768,65536,131072},128,128
 }
 
@@ -114,8 +117,8 @@ swept_run() {  # STAGE
     *) at_shapes '' 16,8,{2048,4096,8192,16384,32768,65536,131072},64,64 ;;
   esac
   case $1 in
-    05_*) crossover_run '' 'fused|chunk_parallel' ;;
-    06_*) crossover_run '' 'chunked|chunked_parallel' ;;
+    05_*) crossover_run '--inputs mild' 'fused|chunk_parallel' ;;
+    06_*) crossover_run '--inputs exponential' 'chunked|chunked_parallel' ;;
     07_*) crossover_run '--inputs causal' 'tensor_cores|hopper' ;;
   esac
 }
