@@ -17,14 +17,12 @@ constexpr int kWgmmaRows = 64;  // what wgmma makes a warpgroup own
 
 // [doc:hopper_tiling]
 // How a block is cut.
-template <int kHead_, int kConsumers_, int kKeys_, int kKeyStages_, int kQueryStages_, bool kTurns_>
+template <int kHead_, int kConsumers_, int kKeys_, int kStages_>
 struct HopperTiling {
-  static constexpr int kHead = kHead_;                // head size of q, k and v, padded with zeros
-  static constexpr int kConsumers = kConsumers_;      // warpgroups, 64 query rows each
-  static constexpr int kKeys = kKeys_;                // of a key block
-  static constexpr int kKeyStages = kKeyStages_;      // key blocks, and blocks of their values
-  static constexpr int kQueryStages = kQueryStages_;  // query tiles in shared memory
-  static constexpr bool kTurns = kTurns_;             // consumers start products in turn
+  static constexpr int kHead = kHead_;            // head size of q, k and v, padded with zeros
+  static constexpr int kConsumers = kConsumers_;  // warpgroups, 64 query rows each
+  static constexpr int kKeys = kKeys_;            // of a key block
+  static constexpr int kStages = kStages_;  // key blocks in shared memory, and as many of values
 
   static constexpr int kRows = kConsumers * kWgmmaRows;  // of a query tile
   static constexpr int kPanels = kHead / kPanel;
@@ -42,15 +40,14 @@ struct HopperTiling {
 template <class Tiling>
 struct HopperStorage {
   // In panels of 64 columns, swizzled (common/ptx/tma.cuh).
-  alignas(1024) __nv_bfloat16 q[Tiling::kQueryStages][Tiling::kPanels][Tiling::kRows][kPanel];
-  alignas(1024) __nv_bfloat16 k[Tiling::kKeyStages][Tiling::kPanels][Tiling::kKeys][kPanel];
-  alignas(1024) __nv_bfloat16 v[Tiling::kKeyStages][Tiling::kPanels][Tiling::kKeys][kPanel];
+  alignas(1024) __nv_bfloat16 q[Tiling::kPanels][Tiling::kRows][kPanel];
+  alignas(1024) __nv_bfloat16 k[Tiling::kStages][Tiling::kPanels][Tiling::kKeys][kPanel];
+  alignas(1024) __nv_bfloat16 v[Tiling::kStages][Tiling::kPanels][Tiling::kKeys][kPanel];
   // mbarriers: full when the copy engine has written, empty when all consumers have read.
-  uint64_t q_full[Tiling::kQueryStages], q_empty[Tiling::kQueryStages];
-  uint64_t k_full[Tiling::kKeyStages], k_empty[Tiling::kKeyStages];
-  uint64_t v_full[Tiling::kKeyStages], v_empty[Tiling::kKeyStages];
-  // Whose queries q holds, handed over with them. -1: there is no more work.
-  int tile[Tiling::kQueryStages];
+  uint64_t q_full, q_empty;
+  uint64_t k_full[Tiling::kStages], k_empty[Tiling::kStages];
+  uint64_t v_full[Tiling::kStages], v_empty[Tiling::kStages];
+  int tile;  // whose queries q holds, handed over with them; -1: there is no more work
 };
 // [/doc:hopper_storage]
 

@@ -13,6 +13,9 @@
 
 namespace attn::flash {
 
+// How far a maximum may lag behind, to base 2: probabilities then go up to 2^8, which costs neither
+// bf16 nor float any precision.
+constexpr float kLag = 8;
 constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
 
 // Element i of a wgmma accumulator is in row i / 2 % 2 of the thread's two, and in column
@@ -57,11 +60,13 @@ struct SoftmaxRows {
     }
   }
 
-  // s becomes 2^(s * scale_log2 - maximum), the probabilities but for the sum; factor is what those
-  // of earlier blocks shrink by.
+  // s becomes 2^(s * scale_log2 - maximum), the probabilities but for the sum. The maximum may lag: it
+  // moves when it must in some row of the warp. Then, and only then, true is returned, and what came
+  // of earlier blocks has to shrink by factor.
   template <int kCount>
-  __device__ __forceinline__ void update(float (&s)[kCount], float scale_log2, float (&factor)[2]) {
-    float base[2];
+  __device__ __forceinline__ bool update(float (&s)[kCount], float scale_log2, float (&factor)[2]) {
+    float now[2];
+    bool moves = false;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       float high[2] = {maximum[r], maximum[r]};  // two chains, for their latency
@@ -70,21 +75,31 @@ struct SoftmaxRows {
         high[0] = fmaxf(high[0], s[i]);
         high[1] = fmaxf(high[1], s[i + 1]);
       }
-      float now = fmaxf(high[0], high[1]);
-      now = fmaxf(now, __shfl_xor_sync(kFullWarp, now, 1));
-      now = fmaxf(now, __shfl_xor_sync(kFullWarp, now, 2));
-      // While a row has seen no key, -inf - -inf would be NaN.
-      base[r] = now == -INFINITY ? 0 : now * scale_log2;
-      factor[r] = exp2_approx(maximum[r] * scale_log2 - base[r]);
-      maximum[r] = now;
+      now[r] = fmaxf(high[0], high[1]);
+      now[r] = fmaxf(now[r], __shfl_xor_sync(kFullWarp, now[r], 1));
+      now[r] = fmaxf(now[r], __shfl_xor_sync(kFullWarp, now[r], 2));
+      // Also where no key has been seen: -inf - -inf is no number.
+      moves |= !((now[r] - maximum[r]) * scale_log2 <= kLag);
     }
+    moves = __any_sync(kFullWarp, moves);
+    if (moves) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const float base = now[r] == -INFINITY ? 0 : now[r] * scale_log2;
+        factor[r] = exp2_approx(maximum[r] * scale_log2 - base);
+        maximum[r] = now[r];
+        sum[r] *= factor[r];
+      }
+    }
+    const float base[2] = {maximum[0] == -INFINITY ? 0 : maximum[0] * scale_log2,
+                           maximum[1] == -INFINITY ? 0 : maximum[1] * scale_log2};
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       s[i] = exp2_approx(s[i] * scale_log2 - base[accumulator_row(i)]);
     }
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      float part[2] = {sum[r] * factor[r], 0};
+      float part[2] = {sum[r], 0};
 #pragma unroll
       for (int i = 2 * r; i < kCount; i += 4) {
         part[0] += s[i];
@@ -92,6 +107,7 @@ struct SoftmaxRows {
       }
       sum[r] = part[0] + part[1];
     }
+    return moves;
   }
 };
 // [/doc:hopper_softmax]

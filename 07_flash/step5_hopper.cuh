@@ -1,9 +1,34 @@
-// Softmax attention for Hopper: asynchronous copies and asynchronous products, by warpgroups with
-// different jobs.
+// Softmax attention for Hopper (compute capability 9.0): copies and products that go on by themselves,
+// and warpgroups with different jobs.
 //
-// The idea: the tensor cores work while the same warps do their softmax, and never wait for memory.
-// wgmma and TMA are asynchronous: a thread starts a product or a copy and goes on. (Shah et al. 2024,
-// FlashAttention-3, arXiv:2407.08608.)
+// The idea: on this chip a matrix product reads its operands from shared memory and runs while the
+// threads that started it do something else (wgmma), and so does a copy of a whole tile (TMA). So
+// the tensor cores need never wait: neither for memory, nor for the softmax, whose exponentials take
+// half as long as the products at a head size of 128, and as long at 64. (The design of
+// FlashAttention-3, Shah et al. 2024, arXiv:2407.08608.)
+//
+// Who computes what: one block to a multiprocessor, which takes tile after tile of 128 or 192 query
+// rows until there are none left; under the causal mask the longest first. One thread of a warpgroup,
+// the producer, fetches tiles. Two or three warpgroups, the consumers, own 64 rows each. A consumer
+//
+//   starts   s = q k^T     for the next key block       |  tensor cores: q k^T
+//   starts   o += p v      for this one                 |
+//   waits for s; p' = exp(s - maximum)                  |  tensor cores: p v
+//   waits for o; o *= exp(old maximum - maximum)        |  tensor cores: other consumers' products
+//
+// so that products run under its own softmax and under that of the others, which start theirs in
+// turn. mbarriers tell which buffers are full and which are empty. Scores, probabilities and outputs
+// stay in registers, up to 240 of a thread: the producer's warps give theirs away. The maximum that
+// scores are taken relative to may lag behind by a factor of 2^8: then o is hardly ever rescaled.
+//
+// What memory moves: q and o once; k and v once per tile of query rows, nearly always from the L2
+// cache, for which the tiles are ordered.
+//
+// What limits it: at head sizes 128 and 256 the tensor cores, and the power they take: the clock
+// falls. At 64 the exponentials take as long as the products, and the two overlap only in part.
+//
+// A NaN in a key reaches the rows that attend to it and no others; a NaN in v reaches all rows of the
+// tiles that load it, since 0 * NaN is NaN.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -41,7 +66,7 @@ inline void hopper_attention(const AttentionOperands<__nv_bfloat16>&, cudaStream
 #include "common/ptx/setmaxnreg.cuh"
 #include "common/ptx/tma.cuh"
 #include "common/shared_storage.cuh"
-#include "common/stream_buffer.hpp"
+#include "common/warp.cuh"
 
 namespace attn::flash {
 
@@ -60,8 +85,7 @@ template <class Tiling>
 __device__ __forceinline__ void produce(const CUtensorMap& q_map, const CUtensorMap& k_map,
                                         const CUtensorMap& v_map, const HopperProblem& x,
                                         HopperStorage<Tiling>& smem) {
-  RingPlace<Tiling::kQueryStages> q_place;
-  RingPlace<Tiling::kKeyStages> k_place, v_place;
+  RingPlace<Tiling::kStages> k_place, v_place;
   const auto load = [&](const CUtensorMap& map, auto& panels, int row, int head, int b,
                         uint64_t& full) {
     mbarrier_arrive_expect(&full, sizeof(panels));
@@ -70,13 +94,13 @@ __device__ __forceinline__ void produce(const CUtensorMap& q_map, const CUtensor
       tma_load(panels[panel], map, panel * kPanel, row, head, b, &full);
     }
   };
-  for (int index = blockIdx.x; index < x.tiles; index = next_index(x)) {
+  int round = 0;
+  for (int index = blockIdx.x; index < x.tiles; index = next_index(x), ++round) {
     const HopperTile tile = tile_at<Tiling>(x, index);
     const int key_head = tile.h / x.query_heads_per_key_head;
-    mbarrier_wait(&smem.q_empty[q_place.stage], q_place.parity ^ 1);
-    smem.tile[q_place.stage] = index;
-    load(q_map, smem.q[q_place.stage], tile.first_row, tile.h, tile.b, smem.q_full[q_place.stage]);
-    q_place.advance();
+    mbarrier_wait(&smem.q_empty, round % 2 ^ 1);
+    smem.tile = index;
+    load(q_map, smem.q, tile.first_row, tile.h, tile.b, smem.q_full);
     // From the last block to the first; the values one block after the keys, as they are wanted.
     for (int block = tile.blocks - 1; block >= -1; --block) {
       if (block >= 0) {
@@ -93,9 +117,9 @@ __device__ __forceinline__ void produce(const CUtensorMap& q_map, const CUtensor
       }
     }
   }
-  mbarrier_wait(&smem.q_empty[q_place.stage], q_place.parity ^ 1);
-  smem.tile[q_place.stage] = -1;
-  mbarrier_arrive(&smem.q_full[q_place.stage]);
+  mbarrier_wait(&smem.q_empty, round % 2 ^ 1);
+  smem.tile = -1;
+  mbarrier_arrive(&smem.q_full);
 }
 #endif
 // [/doc:hopper_producer]
@@ -111,13 +135,15 @@ __global__ void __launch_bounds__(Tiling::kThreads, 1)
   auto& smem = shared_storage<HopperStorage<Tiling>>();
   if (threadIdx.x == 0) {
     constexpr int kConsumerWarps = Tiling::kConsumers * kWarpgroup / 32;
-    const auto init = [](auto& full, auto& empty) {
-      for (uint64_t& barrier : full) mbarrier_init(&barrier, 1);
-      for (uint64_t& barrier : empty) mbarrier_init(&barrier, kConsumerWarps);
+    const auto init = [](uint64_t& full, uint64_t& empty) {
+      mbarrier_init(&full, 1);
+      mbarrier_init(&empty, kConsumerWarps);
     };
     init(smem.q_full, smem.q_empty);
-    init(smem.k_full, smem.k_empty);
-    init(smem.v_full, smem.v_empty);
+    for (int stage = 0; stage < Tiling::kStages; ++stage) {
+      init(smem.k_full[stage], smem.k_empty[stage]);
+      init(smem.v_full[stage], smem.v_empty[stage]);
+    }
     mbarrier_init_fence();
   }
   __syncthreads();  // nobody waits at a barrier that is not there yet
@@ -140,8 +166,11 @@ constexpr int64_t kCachedBytes = int64_t{24} << 20;  // of keys and values: half
 
 // [doc:hopper_launch]
 // For tensors that the copy engine can read, and at least one key.
+// Counters that are zero between launches (next_index). A launch takes the next one of so many that
+// it is not in use any more.
 constexpr int kLaunches = 1024;
 static __device__ int tile_counters[kLaunches];
+
 inline int* tile_counter() {
   static std::atomic<unsigned> launches;
   void* counters = nullptr;
@@ -226,15 +255,11 @@ inline void hopper_attention(const AttentionOperands<__nv_bfloat16>& x, cudaStre
   readable.v = v.view();
   const int64_t head = std::max(x.q.D, x.v.D);
   if (head <= 64) {
-    launch_hopper<HopperTiling<64, 3, 128, 4, 2, true>>(readable, stream);
+    launch_hopper<HopperTiling<64, 3, 128, 4>>(readable, stream);
   } else if (head <= 128) {
-    if (x.causal) {
-      launch_hopper<HopperTiling<128, 2, 128, 2, 2, false>>(readable, stream);
-    } else {
-      launch_hopper<HopperTiling<128, 3, 80, 3, 2, true>>(readable, stream);
-    }
+    launch_hopper<HopperTiling<128, 2, 128, 2>>(readable, stream);
   } else {
-    launch_hopper<HopperTiling<256, 2, 80, 2, 1, true>>(readable, stream);
+    launch_hopper<HopperTiling<256, 2, 80, 2>>(readable, stream);
   }
 }
 // [/doc:hopper_attention]

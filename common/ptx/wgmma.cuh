@@ -84,34 +84,33 @@ __device__ __forceinline__ void wgmma_own(float (&x)[kCount]) {
 template <int N>
 struct Wgmma;
 
-// The text of the instruction names each register of D, and takes no loop: lists by N.
-#define ATTN_WGMMA_D64                                                     \
-  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
-  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define ATTN_WGMMA_D80 \
-  ATTN_WGMMA_D64       \
-      ", "             \
-      "%32, %33, %34, %35, %36, %37, %38, %39"
-#define ATTN_WGMMA_D128                                                                  \
-  ATTN_WGMMA_D80                                                                         \
-      ", "                                                                               \
-      "%40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, " \
-      "%56, %57, %58, %59, %60, %61, %62, %63"
-#define ATTN_WGMMA_D256                                                                            \
-  ATTN_WGMMA_D128                                                                                  \
-      ", "                                                                                         \
-      "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "           \
-      "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "           \
-      "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, "     \
-      "%111, "                                                                                     \
-      "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, " \
-      "%127"
-#define ATTN_WGMMA_F64 ATTN_WGMMA_F8(0), ATTN_WGMMA_F8(8), ATTN_WGMMA_F8(16), ATTN_WGMMA_F8(24)
-#define ATTN_WGMMA_F80 ATTN_WGMMA_F64, ATTN_WGMMA_F8(32)
-#define ATTN_WGMMA_F128 ATTN_WGMMA_F80, ATTN_WGMMA_F8(40), ATTN_WGMMA_F8(48), ATTN_WGMMA_F8(56)
-#define ATTN_WGMMA_F256                                                                        \
-  ATTN_WGMMA_F128, ATTN_WGMMA_F8(64), ATTN_WGMMA_F8(72), ATTN_WGMMA_F8(80), ATTN_WGMMA_F8(88), \
-      ATTN_WGMMA_F8(96), ATTN_WGMMA_F8(104), ATTN_WGMMA_F8(112), ATTN_WGMMA_F8(120)
+// The text of the instruction names each register of D, and takes no loop: lists by N, each with the
+// one before in it.
+// clang-format off
+#define ATTN_WGMMA_D64                                                                             \
+  "%0, %1, %2, %3, %4, %5, %6, %7, " "%8, %9, %10, %11, %12, %13, %14, %15, "                      \
+  "%16, %17, %18, %19, %20, %21, %22, %23, " "%24, %25, %26, %27, %28, %29, %30, %31"
+#define ATTN_WGMMA_D80 ATTN_WGMMA_D64 ", "                                                         \
+  "%32, %33, %34, %35, %36, %37, %38, %39"
+#define ATTN_WGMMA_D128 ATTN_WGMMA_D80 ", "                                                        \
+  "%40, %41, %42, %43, %44, %45, %46, %47, " "%48, %49, %50, %51, %52, %53, %54, %55, "            \
+  "%56, %57, %58, %59, %60, %61, %62, %63"
+#define ATTN_WGMMA_D256 ATTN_WGMMA_D128 ", "                                                       \
+  "%64, %65, %66, %67, %68, %69, %70, %71, " "%72, %73, %74, %75, %76, %77, %78, %79, "            \
+  "%80, %81, %82, %83, %84, %85, %86, %87, " "%88, %89, %90, %91, %92, %93, %94, %95, "            \
+  "%96, %97, %98, %99, %100, %101, %102, %103, " "%104, %105, %106, %107, %108, %109, %110, %111, " \
+  "%112, %113, %114, %115, %116, %117, %118, %119, " "%120, %121, %122, %123, %124, %125, %126, %127"
+
+#define ATTN_WGMMA_F64                                                                             \
+  ATTN_WGMMA_F8(0), ATTN_WGMMA_F8(8), ATTN_WGMMA_F8(16), ATTN_WGMMA_F8(24)
+#define ATTN_WGMMA_F80 ATTN_WGMMA_F64,                                                             \
+  ATTN_WGMMA_F8(32)
+#define ATTN_WGMMA_F128 ATTN_WGMMA_F80,                                                            \
+  ATTN_WGMMA_F8(40), ATTN_WGMMA_F8(48), ATTN_WGMMA_F8(56)
+#define ATTN_WGMMA_F256 ATTN_WGMMA_F128,                                                           \
+  ATTN_WGMMA_F8(64), ATTN_WGMMA_F8(72), ATTN_WGMMA_F8(80), ATTN_WGMMA_F8(88),                      \
+  ATTN_WGMMA_F8(96), ATTN_WGMMA_F8(104), ATTN_WGMMA_F8(112), ATTN_WGMMA_F8(120)
+// clang-format on
 
 #define ATTN_WGMMA_F8(i)                                                                      \
   "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
@@ -146,6 +145,17 @@ ATTN_WGMMA(64, 32, 33, 34, 35, 36, 37)
 ATTN_WGMMA(80, 40, 41, 42, 43, 44, 45)
 ATTN_WGMMA(128, 64, 65, 66, 67, 68, 69)
 ATTN_WGMMA(256, 128, 129, 130, 131, 132, 133)
+
+#undef ATTN_WGMMA
+#undef ATTN_WGMMA_F8
+#undef ATTN_WGMMA_D64
+#undef ATTN_WGMMA_D80
+#undef ATTN_WGMMA_D128
+#undef ATTN_WGMMA_D256
+#undef ATTN_WGMMA_F64
+#undef ATTN_WGMMA_F80
+#undef ATTN_WGMMA_F128
+#undef ATTN_WGMMA_F256
 
 // D = A B, or D += A B; both operands K-major in shared memory.
 template <int N, bool kAdd>
