@@ -162,7 +162,7 @@ __global__ void __launch_bounds__(Tiling::kThreads, 1)
 // [/doc:hopper_kernel]
 
 constexpr int64_t kMaxTiles = int64_t{1} << 30;      // they are counted in 32 bits
-constexpr int64_t kCachedBytes = int64_t{24} << 20;  // of keys and values: half of the L2 cache
+constexpr int64_t kCachedBytes = int64_t{32} << 20;  // of keys and values: most of the L2 cache
 
 // Counters that are zero between launches (next_index). A launch takes the next one of so many that
 // it is not in use any more.
@@ -194,9 +194,12 @@ void launch_hopper(const AttentionOperands<__nv_bfloat16>& x, cudaStream_t strea
   problem.query_tiles = static_cast<int>(query_tiles);
   problem.heads_together = 1;
   if (x.causal) {
+    // As many as fit, but in groups of equal size: a small last one would be done by few blocks.
     const int64_t bytes = x.k.L * Tiling::kHead * 4 / group;  // keys and values, for a query head
-    problem.heads_together =
-        static_cast<int>(std::clamp<int64_t>(kCachedBytes / std::max<int64_t>(bytes, 1), 1, heads));
+    const int64_t fitting =
+        std::clamp<int64_t>(kCachedBytes / std::max<int64_t>(bytes, 1), 1, heads);
+    const int64_t groups = (heads + fitting - 1) / fitting;
+    problem.heads_together = static_cast<int>((heads + groups - 1) / groups);
   }
   problem.tiles = static_cast<int>(heads * query_tiles);
   problem.scale = x.scale;
