@@ -85,7 +85,7 @@ __device__ __forceinline__ HopperTile tile_at(const HopperProblem& x, int index)
   const int first_row = (x.query_tiles - 1 - i / together) * Tiling::kRows;
   // The last row of the tile stands at key last_row + Lk - Lq.
   const int last_row = min(first_row + Tiling::kRows, Lq) - 1;
-  const int keys = x.causal ? last_row + x.Lk - Lq + 1 : x.Lk;
+  const int keys = x.causal ? last_row + (x.Lk - Lq) + 1 : x.Lk;
   return {head / H, head % H, first_row, max((keys + Tiling::kKeys - 1) / Tiling::kKeys, 1)};
 }
 // [/doc:hopper_order]

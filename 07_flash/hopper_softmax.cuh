@@ -43,7 +43,7 @@ struct SoftmaxRows {
     row = first_row;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      last_key[r] = causal ? min(Lk - 1, row + 8 * r + Lk - Lq) : Lk - 1;
+      last_key[r] = causal ? min(Lk - 1, row + 8 * r + (Lk - Lq)) : Lk - 1;
       maximum[r] = -INFINITY;
       sum[r] = 0;
     }

@@ -162,10 +162,8 @@ __global__ void __launch_bounds__(Tiling::kThreads, 1)
 // [/doc:hopper_kernel]
 
 constexpr int64_t kMaxTiles = int64_t{1} << 30;      // they are counted in 32 bits
-constexpr int64_t kCachedBytes = int64_t{24} << 20;  // of keys and values: half of the L2 cache
+constexpr int64_t kCachedBytes = int64_t{32} << 20;  // of keys and values: most of the L2 cache
 
-// [doc:hopper_launch]
-// For tensors that the copy engine can read, and at least one key.
 // Counters that are zero between launches (next_index). A launch takes the next one of so many that
 // it is not in use any more.
 constexpr int kLaunches = 1024;
@@ -178,6 +176,8 @@ inline int* tile_counter() {
   return static_cast<int*>(counters) + launches++ % kLaunches;
 }
 
+// [doc:hopper_launch]
+// For tensors that the copy engine can read, and at least one key.
 template <class Tiling>
 void launch_hopper(const AttentionOperands<__nv_bfloat16>& x, cudaStream_t stream) {
   const int64_t heads = x.q.B * x.q.H, group = x.q.H / x.k.H;
@@ -194,9 +194,12 @@ void launch_hopper(const AttentionOperands<__nv_bfloat16>& x, cudaStream_t strea
   problem.query_tiles = static_cast<int>(query_tiles);
   problem.heads_together = 1;
   if (x.causal) {
+    // As many as fit, but in groups of equal size: a small last one would be done by few blocks.
     const int64_t bytes = x.k.L * Tiling::kHead * 4 / group;  // keys and values, for a query head
-    problem.heads_together =
-        static_cast<int>(std::clamp<int64_t>(kCachedBytes / std::max<int64_t>(bytes, 1), 1, heads));
+    const int64_t fitting =
+        std::clamp<int64_t>(kCachedBytes / std::max<int64_t>(bytes, 1), 1, heads);
+    const int64_t groups = (heads + fitting - 1) / fitting;
+    problem.heads_together = static_cast<int>((heads + groups - 1) / groups);
   }
   problem.tiles = static_cast<int>(heads * query_tiles);
   problem.scale = x.scale;
@@ -211,6 +214,7 @@ void launch_hopper(const AttentionOperands<__nv_bfloat16>& x, cudaStream_t strea
 }
 // [/doc:hopper_launch]
 
+// Which of these a GPU finds is what the code for it was compiled as.
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 static __constant__ bool compiled_for_hopper = true;
 #else
@@ -228,8 +232,11 @@ inline bool hopper_available(std::string& why_not) {
               std::to_string(minor);
     return false;
   }
-  bool compiled = false;
-  cuda_check(cudaMemcpyFromSymbol(&compiled, compiled_for_hopper, sizeof(compiled)));
+  static const bool compiled = [] {
+    bool value = false;
+    cuda_check(cudaMemcpyFromSymbol(&value, compiled_for_hopper, sizeof(value)));
+    return value;
+  }();
   if (!compiled) why_not = "it was not compiled for sm_90a";
   return compiled;
 }
@@ -239,9 +246,11 @@ inline bool hopper_available(std::string& why_not) {
 // check_attention accepts, scale > 0. Tensors that the copy engine cannot read (rows that do not
 // begin on 16 bytes: a head size that is no multiple of 8, say) are copied first; head sizes other
 // than 64, 128 and 256 cost what the next of these costs. Throws std::invalid_argument, in one line,
-// if the operands do not fit; std::runtime_error, naming the reason, where the GPU or the build does not.
+// if the operands do not fit; std::runtime_error where hopper_available is false.
 inline void hopper_attention(const AttentionOperands<__nv_bfloat16>& x, cudaStream_t stream = 0) {
   check_attention(x);
+  std::string why_not;
+  if (!hopper_available(why_not)) throw std::runtime_error("hopper_attention: " + why_not);
   if (!(x.scale > 0)) throw std::invalid_argument("softmax attention: the scale is not positive");
   if (x.k.L == 0) {
     launch({copy_blocks(x.o.B * x.o.H * x.o.L * x.o.D), kCopyThreads, 0, stream},
