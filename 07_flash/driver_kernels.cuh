@@ -85,7 +85,7 @@ std::vector<driver::Kernel> fp32_kernels() {
 // Why step 5 cannot run on the current device, or nothing.
 inline std::string why_not_hopper() {
   std::string reason;
-  return hopper_available(reason) ? "" : "needs compute capability 9.0: " + reason;
+  return hopper_available(reason) ? "" : reason;
 }
 
 inline std::vector<driver::Kernel> driver_kernels() {

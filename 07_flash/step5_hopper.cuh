@@ -46,7 +46,7 @@
 namespace attn::flash {
 
 inline bool hopper_available(std::string& why_not) {
-  why_not = "wgmma and TMA are not emulated";
+  why_not = "needs compute capability 9.0: wgmma and TMA are not emulated";
   return false;
 }
 
@@ -228,7 +228,7 @@ inline bool hopper_available(std::string& why_not) {
   cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
   cuda_check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
   if (major != 9 || minor != 0) {
-    why_not = "it needs compute capability 9.0, this GPU has " + std::to_string(major) + "." +
+    why_not = "needs compute capability 9.0: this GPU has " + std::to_string(major) + "." +
               std::to_string(minor);
     return false;
   }
@@ -237,7 +237,7 @@ inline bool hopper_available(std::string& why_not) {
     cuda_check(cudaMemcpyFromSymbol(&value, compiled_for_hopper, sizeof(value)));
     return value;
   }();
-  if (!compiled) why_not = "it was not compiled for sm_90a";
+  if (!compiled) why_not = "needs compute capability 9.0: this build has no sm_90a";
   return compiled;
 }
 
