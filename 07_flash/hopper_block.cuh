@@ -73,8 +73,8 @@ struct HopperTile {
 };
 
 // Tiles in the order in which they are taken: a few heads at a time, so that their keys and values
-// stay in the L2 cache; of those the last rows first, which under the causal mask see the most keys.
-// The short tiles come last and fill the gaps.
+// stay in the L2 cache; of those the last rows first, which under the causal mask see the most
+// keys. The short tiles come last and fill the gaps.
 template <class Tiling>
 __device__ __forceinline__ HopperTile tile_at(const HopperProblem& x, int index) {
   const int H = static_cast<int>(x.o.H), heads = static_cast<int>(x.o.B) * H;

@@ -56,7 +56,7 @@ class HopperConsumer {
     const int Lq = static_cast<int>(x_.o.L), group_row = tile.first_row + group_ * kWgmmaRows;
     const int row_in_group = threadIdx.x % kWarpgroup / 32 * 16 + threadIdx.x % 32 / 4;
     rows_.begin(group_row + row_in_group, Lq, x_.Lk, x_.causal);
-    // Blocks before this one are seen whole by all 64 rows: those that the first of them sees whole.
+    // Blocks before this one are seen whole by all 64 rows, since the first of them does.
     const int seen = x_.causal ? min(max(group_row + (x_.Lk - Lq) + 1, 0), x_.Lk) : x_.Lk;
     const int whole_blocks = seen / Tiling::kKeys;
     Scores s;

@@ -1,5 +1,5 @@
-// The online softmax of the two rows that a consumer thread of the Hopper kernel has, and the way of
-// the outputs out of its registers.
+// The online softmax of the two rows that a consumer thread of the Hopper kernel has, and the way
+// of the outputs out of its registers.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -60,9 +60,9 @@ struct SoftmaxRows {
     }
   }
 
-  // s becomes 2^(s * scale_log2 - maximum), the probabilities but for the sum. The maximum may lag: it
-  // moves when it must in some row of the warp. Then, and only then, true is returned, and what came
-  // of earlier blocks has to shrink by factor.
+  // s becomes 2^(s * scale_log2 - maximum), the probabilities but for the sum. The maximum may lag:
+  // it moves when it must in some row of the warp. Then, and only then, true is returned, and what
+  // came of earlier blocks has to shrink by factor.
   template <int kCount>
   __device__ __forceinline__ bool update(float (&s)[kCount], float scale_log2, float (&factor)[2]) {
     float now[2];

@@ -1,15 +1,16 @@
-// Softmax attention for Hopper (compute capability 9.0): copies and products that go on by themselves,
-// and warpgroups with different jobs.
+// Softmax attention for Hopper (compute capability 9.0): copies and products that go on by
+// themselves, and warpgroups with different jobs.
 //
 // The idea: on this chip a matrix product reads its operands from shared memory and runs while the
 // threads that started it do something else (wgmma), and so does a copy of a whole tile (TMA). So
-// the tensor cores need never wait: neither for memory, nor for the softmax, whose exponentials take
-// half as long as the products at a head size of 128, and as long at 64. (The design of
+// the tensor cores need never wait: neither for memory, nor for the softmax, whose exponentials
+// take half as long as the products at a head size of 128, and as long at 64. (The design of
 // FlashAttention-3, Shah et al. 2024, arXiv:2407.08608.)
 //
 // Who computes what: one block to a multiprocessor, which takes tile after tile of 128 or 192 query
-// rows until there are none left; under the causal mask the longest first. One thread of a warpgroup,
-// the producer, fetches tiles. Two or three warpgroups, the consumers, own 64 rows each. A consumer
+// rows until there are none left; under the causal mask the longest first. One thread of a
+// warpgroup, the producer, fetches tiles. Two or three warpgroups, the consumers, own 64 rows each.
+// A consumer
 //
 //   starts   s = q k^T     for the next key block       |  tensor cores: q k^T
 //   starts   o += p v      for this one                 |
@@ -17,9 +18,10 @@
 //   waits for o; o *= exp(old maximum - maximum)        |  tensor cores: other consumers' products
 //
 // so that products run under its own softmax and under that of the others, which start theirs in
-// turn. mbarriers tell which buffers are full and which are empty. Scores, probabilities and outputs
-// stay in registers, up to 240 of a thread: the producer's warps give theirs away. The maximum that
-// scores are taken relative to may lag behind by a factor of 2^8: then o is hardly ever rescaled.
+// turn. mbarriers tell which buffers are full and which are empty. Scores, probabilities and
+// outputs stay in registers, up to 240 of a thread: the producer's warps give theirs away. The
+// maximum that scores are taken relative to may lag behind by a factor of 2^8: then o is hardly
+// ever rescaled.
 //
 // What memory moves: q and o once; k and v once per tile of query rows, nearly always from the L2
 // cache, for which the tiles are ordered.
@@ -27,8 +29,8 @@
 // What limits it: at head sizes 128 and 256 the tensor cores, and the power they take: the clock
 // falls. At 64 the exponentials take as long as the products, and the two overlap only in part.
 //
-// A NaN in a key reaches the rows that attend to it and no others; a NaN in v reaches all rows of the
-// tiles that load it, since 0 * NaN is NaN.
+// A NaN in a key reaches the rows that attend to it and no others; a NaN in v reaches all rows of
+// the tiles that load it, since 0 * NaN is NaN.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -245,8 +247,8 @@ inline bool hopper_available(std::string& why_not) {
 // Attention as operands.cuh defines it, on compute capability 9.0. Any shape and strides that
 // check_attention accepts, scale > 0. Tensors that the copy engine cannot read (rows that do not
 // begin on 16 bytes: a head size that is no multiple of 8, say) are copied first; head sizes other
-// than 64, 128 and 256 cost what the next of these costs. Throws std::invalid_argument, in one line,
-// if the operands do not fit; std::runtime_error where hopper_available is false.
+// than 64, 128 and 256 cost what the next of these costs. Throws std::invalid_argument, in one
+// line, if the operands do not fit; std::runtime_error where hopper_available is false.
 inline void hopper_attention(const AttentionOperands<__nv_bfloat16>& x, cudaStream_t stream = 0) {
   check_attention(x);
   std::string why_not;

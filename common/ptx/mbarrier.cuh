@@ -1,11 +1,12 @@
-// mbarrier: a barrier in shared memory that counts arrivals and bytes, so that a thread can wait for
-// copies as well as for threads. Needs compute capability 9.0 as used here; there is no emulation.
+// mbarrier: a barrier in shared memory that counts arrivals and bytes, so that a thread can wait
+// for copies as well as for threads. Needs compute capability 9.0 as used here; there is no
+// emulation.
 //
-//   // one thread, once                      // a producer               // consumers
-//   mbarrier_init(&full, 1);                 mbarrier_arrive_expect(     mbarrier_wait(&full, parity);
-//   mbarrier_init(&empty, kConsumers);           &full, bytes);          ... read ...
-//   mbarrier_init_fence();                   tma_load(..., &full);       mbarrier_arrive(&empty);
-//   __syncthreads();
+//   // one thread, once                // a producer                      // consumers
+//   mbarrier_init(&full, 1);           mbarrier_wait(&empty, p ^ 1);     mbarrier_wait(&full, p);
+//   mbarrier_init(&empty, kReaders);   mbarrier_arrive_expect(           ... read ...
+//   mbarrier_init_fence();                 &full, bytes);                mbarrier_arrive(&empty);
+//   __syncthreads();                   tma_load(..., &full);
 //
 // A phase is complete once `count` arrivals have come and as many bytes as were expected; then the
 // next begins by itself. A waiter names the phase by its parity: 0 for the first, 1 for the second,

@@ -2,9 +2,11 @@
 // brings it to shared memory, computing addresses, filling what lies outside of the tensor with
 // zeros, and swizzling. Its end is announced to an mbarrier (mbarrier.cuh).
 //
-//   // host                                             // one thread of the kernel
-//   const CUtensorMap map = tensor_map(k, kRows);       mbarrier_arrive_expect(&full, bytes);
-//   launch(..., kernel, map);                           tma_load(smem.k, map, column, l, h, b, &full);
+//   const CUtensorMap map = tensor_map(k, kRows);             // host
+//   launch(..., kernel, map);
+//
+//   mbarrier_arrive_expect(&full, bytes);                     // one thread of the kernel
+//   tma_load(smem.k, map, column, l, h, b, &full);
 //
 // The tensor map says where the tensor is and what a box is; a kernel takes it as
 // `const __grid_constant__ CUtensorMap`. A box here is [rows, 64 columns] of bf16: 128 bytes to a
@@ -92,11 +94,6 @@ __device__ __forceinline__ void tma_load(void* smem, const CUtensorMap& map, int
       " [%0], [%1, {%2, %3, %4, %5}], [%6];" ::"r"(shared_address(smem)),
       "l"(&map), "r"(column), "r"(l), "r"(h), "r"(b), "r"(shared_address(full))
       : "memory");
-}
-
-// Fetches the map itself ahead of its first use.
-__device__ __forceinline__ void tma_prefetch(const CUtensorMap& map) {
-  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
 
 #endif

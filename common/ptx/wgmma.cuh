@@ -8,8 +8,8 @@
 //   wgmma_wait<0>();                                 // all groups but the latest 0 are done
 //   wgmma_own(d);                                    // ... and the compiler knows it, too
 //
-// Who holds what of D: warp w of the warpgroup rows 16 w to 16 w + 15, in them as mma.sync does. With
-// g = lane / 4 and t = lane % 4:
+// Who holds what of D: warp w of the warpgroup rows 16 w to 16 w + 15, in them as mma.sync does.
+// With g = lane / 4 and t = lane % 4:
 //
 //   d[4 j]      (g, 8 j + 2 t)        d[4 j + 1]  (g, 8 j + 2 t + 1)
 //   d[4 j + 2]  (g + 8, 8 j + 2 t)    d[4 j + 3]  (g + 8, 8 j + 2 t + 1)
@@ -29,11 +29,11 @@
 // The hardware applies the swizzle to the address it computes, which is why a step inside the
 // 128-byte row is a plain addition. Only 16-bit types may be MN-major.
 //
-// Memory ordering: wgmma reads shared memory through the async proxy. What TMA wrote is visible once
-// its mbarrier has been waited for; what threads wrote would need fence.proxy.async. wgmma_fence is
-// needed before the first wgmma, and whenever the threads have written d or a since; successive
-// wgmma on the same d need none. Between start and wait the compiler must not move accesses of d: it
-// knows the instruction but not the wait, hence wgmma_own.
+// Memory ordering: wgmma reads shared memory through the async proxy. What TMA wrote is visible
+// once its mbarrier has been waited for; what threads wrote would need fence.proxy.async.
+// wgmma_fence is needed before the first wgmma, and whenever the threads have written d or a since;
+// successive wgmma on the same d need none. Between start and wait the compiler must not move
+// accesses of d: it knows the instruction but not the wait, hence wgmma_own.
 //
 // PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions": register fragments, shared memory
 // matrix layout, matrix descriptor format.
@@ -84,8 +84,8 @@ __device__ __forceinline__ void wgmma_own(float (&x)[kCount]) {
 template <int N>
 struct Wgmma;
 
-// The text of the instruction names each register of D, and takes no loop: lists by N, each with the
-// one before in it.
+// The text of the instruction names each register of D, and takes no loop: lists by N, each with
+// the one before in it.
 // clang-format off
 #define ATTN_WGMMA_D64                                                                             \
   "%0, %1, %2, %3, %4, %5, %6, %7, " "%8, %9, %10, %11, %12, %13, %14, %15, "                      \
@@ -98,8 +98,10 @@ struct Wgmma;
 #define ATTN_WGMMA_D256 ATTN_WGMMA_D128 ", "                                                       \
   "%64, %65, %66, %67, %68, %69, %70, %71, " "%72, %73, %74, %75, %76, %77, %78, %79, "            \
   "%80, %81, %82, %83, %84, %85, %86, %87, " "%88, %89, %90, %91, %92, %93, %94, %95, "            \
-  "%96, %97, %98, %99, %100, %101, %102, %103, " "%104, %105, %106, %107, %108, %109, %110, %111, " \
-  "%112, %113, %114, %115, %116, %117, %118, %119, " "%120, %121, %122, %123, %124, %125, %126, %127"
+  "%96, %97, %98, %99, %100, %101, %102, %103, "                                                   \
+  "%104, %105, %106, %107, %108, %109, %110, %111, "                                               \
+  "%112, %113, %114, %115, %116, %117, %118, %119, "                                               \
+  "%120, %121, %122, %123, %124, %125, %126, %127"
 
 #define ATTN_WGMMA_F64                                                                             \
   ATTN_WGMMA_F8(0), ATTN_WGMMA_F8(8), ATTN_WGMMA_F8(16), ATTN_WGMMA_F8(24)
@@ -116,8 +118,8 @@ struct Wgmma;
   "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
       "+f"(d[i + 6]), "+f"(d[i + 7])
 
-// i0 to i5: the numbers that follow those of D. After the operands: whether D is added to, the signs
-// of A and B (+1), and for operands in shared memory whether they are MN-major.
+// i0 to i5: the numbers that follow those of D. After the operands: whether D is added to, the
+// signs of A and B (+1), and for operands in shared memory whether they are MN-major.
 #define ATTN_WGMMA(N, i0, i1, i2, i3, i4, i5)                                                   \
   template <>                                                                                   \
   struct Wgmma<N> {                                                                             \
