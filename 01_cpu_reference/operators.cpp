@@ -7,6 +7,7 @@
 #include "01_cpu_reference/causal_product.hpp"
 #include "01_cpu_reference/gla.hpp"
 #include "01_cpu_reference/rwkv6.hpp"
+#include "01_cpu_reference/softmax_attention.hpp"
 
 namespace attn::reference {
 namespace {
@@ -98,6 +99,40 @@ driver::Operator rwkv6_operator(const Gates& gates) {
             return double(s.B) * s.H * s.L * (5.0 * s.E * s.M + 3.0 * s.E + 2.0 * s.M);
           },
       .distribution = gates.name,
+  };
+}
+
+const Attention kFullAttention = {"full", false};
+const Attention kCausalAttention = {"causal", true};
+const Attention kLargeScores = {"large", false, 30};
+
+driver::Operator softmax_attention_operator(const Attention& attention) {
+  using driver::Axes;
+  const auto scale = [](const Shape& s) { return 1 / std::sqrt(double(s.E)); };
+  const auto rows = [=](const Shape& s, const std::vector<Matrix>& inputs,
+                        driver::RowSample sample) {
+    return std::vector<Matrix>{softmax_attention(inputs[0], inputs[1], inputs[2], scale(s),
+                                                 attention.causal, sample.first, sample.step)
+                                   .o};
+  };
+  const float factor = attention.query_factor;
+  return {
+      .name = "softmax attention",
+      .inputs = {{"q", Axes::BHLE, [factor](float x) { return factor * x; }},
+                 {"k", Axes::BHLE},
+                 {"v", Axes::BHLM}},
+      .outputs = {{"o", Axes::BHLM}},
+      .reference = [rows](const Shape& s,
+                          const std::vector<Matrix>& inputs) { return rows(s, inputs, {}); },
+      .reference_rows = rows,
+      // Two products over all scores; with the causal mask half of them, as is usual to count.
+      .flops =
+          [causal = attention.causal](const Shape& s) {
+            return (causal ? 1.0 : 2.0) * s.B * s.H * s.L * s.L * (s.E + s.M);
+          },
+      .distribution = attention.name,
+      .scale = scale,
+      .causal = attention.causal,
   };
 }
 

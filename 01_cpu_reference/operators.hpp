@@ -36,4 +36,18 @@ driver::Operator gla_operator(const Gates& gates = kMildGates);
 // state of zeros: stage 06. Without decays u is 1, and it is the causal product.
 driver::Operator rwkv6_operator(const Gates& gates = kExponentialGates);
 
+// What softmax attention is verified on.
+struct Attention {
+  const char* name;
+  bool causal;
+  float query_factor = 1;  // of the draws of N(0, 1): large scores
+};
+
+extern const Attention kFullAttention;    // every query sees every key
+extern const Attention kCausalAttention;  // ... those up to its own position
+extern const Attention kLargeScores;      // full, q times 30: nearly all weight on one key
+
+// o = softmax(E^-1/2 q k^T + mask) v: stage 07.
+driver::Operator softmax_attention_operator(const Attention& attention = kFullAttention);
+
 }  // namespace attn::reference

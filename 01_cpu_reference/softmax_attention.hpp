@@ -25,15 +25,18 @@ inline int64_t visible_keys(int64_t i, int64_t Lq, int64_t Lk, bool causal) {
   return causal ? std::clamp<int64_t>(i + 1 + Lk - Lq, 0, Lk) : Lk;
 }
 
-// o = softmax(scale * q k^T + mask) v. A query that sees no key gives o = 0 and lse = -inf.
+// o = softmax(scale * q k^T + mask) v. A query that sees no key gives o = 0 and lse = -inf. Of a long
+// sequence only the queries first, first + step, ... may be asked for.
 inline SoftmaxResult softmax_attention(const Matrix& q,  // [Lq, E]
                                        const Matrix& k,  // [Lk, E]
                                        const Matrix& v,  // [Lk, M]
                                        double scale,     // usually E^-1/2
-                                       bool causal) {
+                                       bool causal, int64_t first = 0, int64_t step = 1) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  SoftmaxResult result{Matrix(q.rows, v.cols), Matrix(q.rows, 1, -kInfinity)};
-  for (int64_t i = 0; i < q.rows; i++) {
+  const int64_t rows = (q.rows - 1 - first) / step + 1;
+  SoftmaxResult result{Matrix(rows, v.cols), Matrix(rows, 1, -kInfinity)};
+  for (int64_t row = 0; row < rows; row++) {
+    const int64_t i = first + row * step;
     const int64_t keys = visible_keys(i, q.rows, k.rows, causal);
     if (keys == 0) continue;
     std::vector<double> weights(keys);
@@ -48,9 +51,9 @@ inline SoftmaxResult softmax_attention(const Matrix& q,  // [Lq, E]
       sum += weight;
     }
     for (int64_t j = 0; j < keys; j++) {
-      for (int64_t m = 0; m < v.cols; m++) result.o(i, m) += weights[j] / sum * v(j, m);
+      for (int64_t m = 0; m < v.cols; m++) result.o(row, m) += weights[j] / sum * v(j, m);
     }
-    result.lse(i, 0) = max + std::log(sum);
+    result.lse(row, 0) = max + std::log(sum);
   }
   return result;
 }

@@ -31,7 +31,7 @@ driver::Kernel fused_gla_kernel(const driver::Operator& gla) {
 driver::Variant on(const reference::Gates& gates) {
   const driver::Operator gla = reference::gla_operator(gates);
   return {.op = reference::rwkv6_operator(gates),
-          .other = {gla, {fused_gla_kernel<float>(gla), fused_gla_kernel<__nv_bfloat16>(gla)}}};
+          .others = {{gla, {fused_gla_kernel<float>(gla), fused_gla_kernel<__nv_bfloat16>(gla)}}}};
 }
 
 }  // namespace
@@ -44,7 +44,7 @@ int main(int argc, char** argv) {
           .idea = "RWKV-6: a bonus and an exclusive decay, recurrent, then in chunks",
           .op = by_default.op,
           .kernels = rwkv6::driver_kernels(),
-          .other = by_default.other,
+          .others = by_default.others,
           .variants = {on(reference::kMildGates), on(reference::kStrongGates),
                        on(reference::kResettingGates), on(reference::kNoGates)},
           .pick = rwkv6::picked_kernel,

@@ -3,6 +3,8 @@
 
     speedup       the ladder: every kernel at one shape, how many times faster than the first stage
     length        time against sequence length L, both logarithmic, with the slope of each line
+    crossover     the same for linear and softmax attention in one chart, with the lengths at which
+                  they take the same time
 
 A chart has one operator, on inputs of one kind, in one dtype: of each operator, those with the most
 results. Without a prefix they are of the causal product; gated_linear_attention_ and the like mark
@@ -67,7 +69,8 @@ def bar_label(result, everything):
     stage = results_module.home_stage(result.kernel, everything)
     if result.kernel == stage:
         return kernel_label(stage)
-    return f"{stage[:2]} {kernel_label(result.kernel)}"
+    home = stage if stage == results_module.PEERS else stage[:2]
+    return f"{home} {kernel_label(result.kernel)}"
 
 
 def milliseconds(value):
@@ -235,6 +238,97 @@ def sweeps(results):
     return long_enough
 
 
+# What the crossover chart compares: operators, each on inputs of one kind, and their names there.
+CONTENDERS = {
+    ("gated linear attention", "mild"): "gated linear attention (05)",
+    ("RWKV-6", "exponential"): "RWKV-6 (06)",
+    ("softmax attention", "causal"): "softmax attention, causal (07)",
+}
+SOFTMAX = ("softmax attention", "causal")
+
+
+def contenders(results):
+    """{workload: {L: result}} of the sweeps that softmax attention shares with others, in bf16: of
+    each length what the stage picks. None where there are none.
+    """
+    by_shape = {}
+    for result in results:
+        if result.workload in CONTENDERS and result.picked and result.dtype == "bf16":
+            key = (result.shape.B, result.shape.H, result.shape.E, result.shape.M)
+            lines = by_shape.setdefault(key, {})
+            lines.setdefault(result.workload, {})[result.shape.L] = result
+    for lines in by_shape.values():
+        lines = {workload: points for workload, points in lines.items() if len(points) >= 3}
+        if SOFTMAX in lines and len(lines) >= 2:
+            return {workload: lines[workload] for workload in CONTENDERS if workload in lines}
+    return None
+
+
+def crossing(line, other):
+    """(L, ms) from which on `line` is the slower one, between lengths at which both were timed, on
+    straight lines of the logarithms; None if it never becomes so.
+    """
+    lengths = sorted(set(line) & set(other))
+    gaps = [math.log(line[length].median_ms / other[length].median_ms) for length in lengths]
+    for (left, gap), (right, next_gap) in zip(zip(lengths, gaps), zip(lengths[1:], gaps[1:])):
+        if gap <= 0 < next_gap:
+            part = gap / (gap - next_gap)
+            ms = line[left].median_ms * (line[right].median_ms / line[left].median_ms) ** part
+            return left * (right / left) ** part, ms
+    return None
+
+
+def draw_crossover(lines):
+    figure, axes = plt.subplots(figsize=(9, 5.6), layout="none")
+    figure.subplots_adjust(left=0.1, right=0.97, top=1 - 1.0 / 5.6, bottom=0.7 / 5.6)
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    everything = [result for points in lines.values() for result in points.values()]
+    for i, (workload, points) in enumerate(lines.items()):
+        lengths = sorted(points)
+        axes.plot(
+            lengths,
+            [points[length].median_ms for length in lengths],
+            color=COLOURS[(i + 2) % len(COLOURS)],
+            linewidth=2,
+            marker=MARKERS[i % len(MARKERS)],
+            markersize=7,
+            label=CONTENDERS[workload],
+        )
+    softmax = lines[SOFTMAX]
+    for i, (workload, points) in enumerate(lines.items()):
+        found = crossing(softmax, points) if workload != SOFTMAX else None
+        if not found:
+            continue
+        print(f"{CONTENDERS[workload]}: as fast as softmax attention at L = {found[0]:.0f}")
+        axes.plot(*found, marker="o", markersize=13, markerfacecolor="none", color=INK)
+        axes.annotate(
+            f"L = {found[0]:,.0f}",
+            found,
+            (12, -14 - 14 * i),
+            textcoords="offset points",
+            color=INK,
+            bbox=HALO,
+        )
+    lengths = sorted({result.shape.L for result in everything})
+    axes.set_xlim(lengths[0] / 1.3, lengths[-1] * 1.5)
+    axes.xaxis.set_major_locator(FixedLocator(lengths))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_locator(FixedLocator(log_ticks(*axes.get_ylim())))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.grid(color=GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.set_xlabel("sequence length L")
+    axes.set_ylabel("median time in ms")
+    axes.legend(loc="upper left", frameon=True, facecolor="white", edgecolor="none", framealpha=0.9)
+    shape = shape_text(everything[0].shape, without_length=True)
+    titles(figure, f"Linear against softmax attention, bf16, {shape}", everything)
+    return figure
+
+
 def draw_length(kernels, results):
     """Time against L for the kernels of one sweep."""
     figure, axes = plt.subplots(figsize=(9, 5.6), layout="none")
@@ -331,6 +425,9 @@ def draw_all(results, shapes, out, prefix):
     for operator, group in largest_groups(results).items():
         name = "" if operator == results_module.CAUSAL_PRODUCT else operator.lower().replace(" ", "_") + "_"
         draw_group(group, shapes, out, prefix + name)
+    lines = contenders(results)
+    if lines:
+        save(draw_crossover(lines), out, f"{prefix}crossover")
 
 
 def draw_group(results, shapes, out, prefix):

@@ -103,26 +103,48 @@ runs_of_record() {  # STAGE
       at_shapes "--dtype f32 --inputs ungated $soon" 16,8,4096,64,64
       at_shapes "--dtype bf16 --inputs ungated $soon" 16,8,4096,64,64
       ;;
+    07_*)
+      # The first kernels would take minutes where the scores are many.
+      local all='--benchmark_min_time=0.5'
+      local fast="$all --benchmark_filter=/(flash|tensor_cores|hopper|05_chunked_gla)/"
+      at_shapes "--dtype bf16 $all" 4,16,4096,128,128 4,16,4096,64,64
+      at_shapes "--dtype bf16 $fast" 1,16,16384,128,128 4,16,4096,256,256
+      at_shapes "--dtype bf16 --inputs causal $all" 4,16,4096,128,128 4,16,4096,64,64
+      at_shapes "--dtype bf16 --inputs causal $fast" 1,16,16384,128,128
+      at_shapes "--dtype f32 $all" 4,16,4096,64,64
+      ;;
     # The last two stand on either side of where stage 04 changes from one kernel to the other.
     *) at_shapes '' 16,8,4096,64,64 8,16,4096,128,128 8,8,4096,512,512 1,8,16384,64,64 \
       4,16,1024,64,64 1,32,4096,64,64 1,64,4096,64,64 ;;
   esac
 }
 
+# Where linear and softmax attention are compared: 16 heads, by the kernels that a stage may pick.
+crossover_run() {  # FLAGS KERNELS
+  at_shapes "--dtype bf16 $1 --benchmark_min_time=0.3 --benchmark_filter=/($2)/" \
+    1,16,{256,512,1024,2048,4096,8192,16384,32768,65536,131072},128,128
+}
+
 swept_run() {  # STAGE
   case $1 in
-    0[1-3]_*) ;;
+    0[1-3]_* | 07_*) ;;
     05_*) at_shapes '--dtype bf16' 8,8,{2048,4096,8192,16384,32768,65536,131072,262144},64,64 ;;
     06_*)
       at_shapes "--dtype bf16 $soon" 8,8,{2048,4096,8192,16384,32768,65536,131072,262144},64,64
       ;;
     *) at_shapes '' 16,8,{2048,4096,8192,16384,32768,65536,131072},64,64 ;;
   esac
+  case $1 in
+    05_*) crossover_run '--inputs mild' 'fused|chunk_parallel' ;;
+    06_*) crossover_run '--inputs exponential' 'chunked|chunked_parallel' ;;
+    07_*) crossover_run '--inputs causal' 'tensor_cores|hopper' ;;
+  esac
 }
 
 profiled_shape() {  # STAGE
   case $1 in
     0[56]_*) printf '8,32,4096,64,64\n' ;;
+    07_*) printf '4,16,4096,128,128\n' ;;
     *) printf '16,8,4096,64,64\n' ;;
   esac
 }
@@ -130,7 +152,8 @@ profiled_shape() {  # STAGE
 readonly large_shape=1,33000,1024,64,64  # 2^31 elements and more, in each operand
 # Every way that the kernels are cut to a head size, each with tails, and a longer sequence.
 readonly ragged_shapes=('1,2,17,1,1' '1,2,33,32,10' '2,3,100,48,100' '1,2,300,64,64' '1,1,65,100,60'
-  '1,1,37,128,200' '1,1,35,200,48' '1,1,33,256,512' '1,1,17,512,256')
+  '1,1,37,128,200' '1,1,35,200,48')
+readonly ragged_shapes_over_256=('1,1,33,256,512' '1,1,17,512,256')
 # Where a part has its own shapes, the drivers' grid is all but left out; verify runs it.
 readonly no_grid=(env ATTN_VERIFY_BUDGET=1e6)
 
@@ -258,9 +281,13 @@ sanitize() {
 
 sanitize_one() {  # TOOL STAGE KERNEL DTYPE
   local status=0 inputs='' flags summary
-  # Mild gates but for some of minus infinity: both ways through the kernels.
+  # Mild gates but for some of minus infinity: both ways through the kernels. With the mask and, by
+  # the stage's checks, without.
   [[ $2 != 0[56]_* ]] || inputs='--inputs resets'
-  read -ra flags <<<"$(at_shapes "--kernel $3 --dtype $4 $inputs" "${ragged_shapes[@]}")"
+  [[ $2 != 07_* ]] || inputs='--inputs causal'
+  local shapes=("${ragged_shapes[@]}")
+  [[ $2 == 07_* ]] || shapes+=("${ragged_shapes_over_256[@]}")  # which it does not take
+  read -ra flags <<<"$(at_shapes "--kernel $3 --dtype $4 $inputs" "${shapes[@]}")"
   printf '\n=== %s: %s, %s %s\n' "$1" "$2" "${*:3}" "$inputs" >>"$out/sanitize.log"
   "${no_grid[@]}" compute-sanitizer --tool "$1" --error-exitcode 99 --print-limit 20 \
     "$build/$2/$2" "${flags[@]}" --verify-only >"$out/sanitize.part" 2>&1 || status=$?

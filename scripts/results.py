@@ -32,6 +32,8 @@ class Shape:
 
 # The operator that stages 02 to 05 share.
 CAUSAL_PRODUCT = "causal product"
+# The "stage" of results that are not ours: what scripts/peers.py times.
+PEERS = "PyTorch"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -69,9 +71,9 @@ class Result:
     toolkit: str
     commit: str
     date: str
-    # A kernel of another operator that was timed beside it at the same shape: what names it, and its
+    # Kernels of other operators that were timed beside it at the same shape: what names each, and its
     # median_ms. Not to be compared like for like.
-    other: dict | None = None
+    others: list | None = None
 
     @property
     def on_host(self):
@@ -120,13 +122,14 @@ def _shape(value):
     return Shape(**value)
 
 
-def _other(value):
-    if not isinstance(value, dict):
-        raise ValueError("'other' should be an object")
-    for name in ("operator", "inputs", "kernel"):
-        if not isinstance(value.get(name), str):
-            raise ValueError(f"'other' should have '{name}', a string")
-    _number("median_ms", value.get("median_ms"))
+def _others(values):
+    if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
+        raise ValueError("'others' should be a list of objects")
+    for value in values:
+        for name in ("operator", "inputs", "kernel"):
+            if not isinstance(value.get(name), str):
+                raise ValueError(f"one of 'others' should have '{name}', a string")
+        _number("median_ms", value.get("median_ms"))
 
 
 def parse_line(line, kind=Result):
@@ -163,8 +166,8 @@ def parse_line(line, kind=Result):
             kind = {str: "a string", bool: "true or false"}[field.type]
             raise ValueError(f"'{field.name}' should be {kind}, not {json.dumps(value)}")
         values[field.name] = value
-    if values.get("other") is not None:
-        _other(values["other"])
+    if values.get("others") is not None:
+        _others(values["others"])
     if not DATE.fullmatch(values["date"]):
         raise ValueError(f"'date' should look like 2026-11-20T16:30:00Z, not '{values['date']}'")
     return kind(**values)

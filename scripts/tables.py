@@ -106,14 +106,14 @@ def other_operators(rungs):
     """What was timed beside the stage's own kernels but computes something else, if anything was."""
     rows = []
     for rung in rungs:
-        if rung.other and rung.picked:
-            ms = rung.other["median_ms"]
-            inputs = rung.other["inputs"]
+        for other in (rung.others or []) if rung.picked else []:
+            ms = other["median_ms"]
+            inputs = other["inputs"]
             rows.append(
                 [
                     str(rung.shape),
-                    rung.other["operator"] + (f", inputs {inputs}" if inputs else ""),
-                    f"`{rung.other['kernel']}`",
+                    other["operator"] + (f", inputs {inputs}" if inputs else ""),
+                    f"`{other['kernel']}`",
                     figure(ms),
                     f"{figure(rung.median_ms)} ({rung.kernel})",
                     times(rung.median_ms / ms),
@@ -125,8 +125,9 @@ def other_operators(rungs):
     return ["Timed beside them, **another operator**:", rewrite.table(header, rows, left=3)]
 
 
-def stage_section(results, everything):
-    """A chapter's part for what its stage's driver recorded, the previous stage's kernel included.
+def stage_section(results, peers, everything):
+    """A chapter's part for what its stage's driver recorded, the previous stage's kernel included,
+    and what peers were recorded beside it.
 
     In full at the shapes at which every stage was timed; a sweep over lengths in short.
     """
@@ -135,7 +136,7 @@ def stage_section(results, everything):
     detailed = [shape for shape in shapes if shape in everywhere] or shapes
     rows = []
     for shape in detailed:
-        rungs = at_shape(shape, results)
+        rungs = at_shape(shape, results + peers)
         own = [rung for rung in rungs if home_stage(rung.kernel, everything) == rung.stage]
         for rung in rungs:
             picked = " (picked)" if rung.picked and len(own) > 1 else ""
@@ -183,7 +184,13 @@ def results_text(results, stage):
     for everything in groups(results):
         of_stage = [result for result in everything if result.stage == stage]
         if of_stage:
-            sections.append(stage_section(of_stage, everything))
+            shapes = {result.shape for result in of_stage}
+            of_peers = [
+                result
+                for result in everything
+                if result.stage == results_module.PEERS and result.shape in shapes
+            ]
+            sections.append(stage_section(of_stage, of_peers, everything))
     return "\n\n".join(sections) or NOTHING
 
 

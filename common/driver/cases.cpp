@@ -76,6 +76,17 @@ Plan covering_plan(double budget, uint64_t seed) {
   return plan;
 }
 
+Plan with_head_sizes_up_to(int64_t limit, Plan plan) {
+  Plan within = {{}, 0, plan.seconds};
+  for (size_t n = 0; n < plan.cases.size(); ++n) {
+    const Case& c = plan.cases[n];
+    if (std::max(c.shape.E, c.shape.M) > limit) continue;
+    within.cases.push_back(c);
+    if (n < plan.at_least) ++within.at_least;
+  }
+  return within;
+}
+
 std::vector<Plan> deal(const Plan& plan, size_t hands) {
   std::vector<Plan> dealt(hands, {{}, 0, plan.seconds / hands});
   // Where a round begins is drawn: head sizes and layouts recur with n, and a hand that got every

@@ -36,6 +36,9 @@ struct Plan {
 // slices, every pair of head sizes, every length, then a seeded draw of the rest.
 Plan covering_plan(double budget, uint64_t seed);
 
+// The plan without the cases of head sizes above `limit`.
+Plan with_head_sizes_up_to(int64_t limit, Plan plan);
+
 // The plan's cases dealt in turn to `hands` plans, which share its time.
 std::vector<Plan> deal(const Plan& plan, size_t hands);
 

@@ -42,6 +42,12 @@ class CheckOperand {
     return x;
   }
 
+  // Gives one element another value, on the host and on the device.
+  void set(int64_t b, int64_t h, int64_t l, int64_t d, float value) {
+    host_view_.row(b, h, l)[d] = from_float<T>(value);
+    device_.copy_from(host_);
+  }
+
   // An output: every element NaN until it is written.
   void poison() { cuda_check(cudaMemset(device_.data(), 0xff, device_.size() * sizeof(T))); }
 

@@ -18,7 +18,7 @@ namespace {
 
 // The stage's variants that --inputs selects; without it all, the default first.
 std::vector<Variant> selected_variants(const Stage& stage, const Options& options) {
-  std::vector<Variant> variants = {{stage.op, stage.previous, stage.other}};
+  std::vector<Variant> variants = {{stage.op, stage.previous, stage.others}};
   variants.insert(variants.end(), stage.variants.begin(), stage.variants.end());
   if (!options.inputs.empty())
     std::erase_if(variants, [&](const Variant& v) { return v.op.distribution != options.inputs; });
@@ -54,6 +54,7 @@ class Run {
     if (selected_.empty())
       throw BadInput("--dtype bf16: " + environment.device + " is sm " + environment.sm +
                      " and lacks it; accepted is f32");
+    leave_out_what_cannot_run();
     plan_ = parse_benchmark_flags(options_.benchmark_flags, stage_.on_host);
     if (timed()) plan_jobs();
     require_fit(environment);
@@ -67,6 +68,7 @@ class Run {
     for (const Shape& shape : shapes()) std::printf(" %s", to_string(shape).c_str());
     std::printf("\n");
     if (lacks_bf16) std::printf("not verified here, this GPU lacks it: bf16\n");
+    for (const std::string& kernel : not_run_) std::printf("not run: %s\n", kernel.c_str());
     std::fflush(stdout);
 
     for (const Selected& selected : selected_) verify_grid(selected);
@@ -90,6 +92,24 @@ class Run {
     std::vector<const Kernel*> kernels;
     std::vector<Verifier> verifiers;  // one for each variant
   };
+
+  // Kernels that this device cannot run, which are neither verified nor timed.
+  void leave_out_what_cannot_run() {
+    for (Selected& selected : selected_) {
+      std::erase_if(selected.kernels, [&](const Kernel* kernel) {
+        const std::string reason = why_not(*kernel);
+        if (reason.empty()) return false;
+        not_run_.push_back(kernel->name + " " + to_string(kernel->dtype) + ": " + reason);
+        return true;
+      });
+    }
+    std::erase_if(selected_, [](const Selected& selected) { return selected.kernels.empty(); });
+    if (selected_.empty()) throw BadInput("not run: " + not_run_.front());
+  }
+
+  static std::string why_not(const Kernel& kernel) {
+    return kernel.why_not ? kernel.why_not() : std::string();
+  }
 
   // Of the first variant is everything but the grid; of the first dtype all that is timed.
   const Operator& op() const { return variants_.front().op; }
@@ -121,10 +141,10 @@ class Run {
     return kernels;
   }
 
-  const Operator& other_op() const { return variants_.front().other.op; }
-  std::vector<const Kernel*> other_kernels() const {
+  const std::vector<OtherOperator>& others() const { return variants_.front().others; }
+  std::vector<const Kernel*> kernels_of(const OtherOperator& other) const {
     std::vector<const Kernel*> kernels;
-    for (const Kernel& kernel : variants_.front().other.kernels)
+    for (const Kernel& kernel : other.kernels)
       if (kernel.dtype == dtype()) kernels.push_back(&kernel);
     return kernels;
   }
@@ -136,7 +156,8 @@ class Run {
     };
     for (const Shape& shape : shapes()) {
       for (const Kernel* kernel : timed_kernels()) plan_job(kernel, op(), shape);
-      for (const Kernel* kernel : other_kernels()) plan_job(kernel, other_op(), shape);
+      for (const OtherOperator& other : others())
+        for (const Kernel* kernel : kernels_of(other)) plan_job(kernel, other.op, shape);
     }
     if (jobs_.empty())
       throw BadInput("--benchmark_filter=" + plan_.filter + ": matches no benchmark, as " +
@@ -166,7 +187,8 @@ class Run {
     const auto& [dtype, kernels, verifiers] = selected;
     size_t all_kernels = 0;
     for (const Selected& each : selected_) all_kernels += each.kernels.size();
-    Plan plan = verification_plan(stage_.on_host, all_kernels, options_.seed);
+    Plan plan = with_head_sizes_up_to(
+        stage_.max_head_size, verification_plan(stage_.on_host, all_kernels, options_.seed));
     plan.seconds *= double(kernels.size()) / all_kernels;
     const std::vector<Plan> dealt = deal(plan, variants_.size());
     size_t shapes = 0;
@@ -191,8 +213,9 @@ class Run {
     std::printf(
         "verified: %zu of %zu shapes, %zu %s kernel%s: worst relative error %.2g (%s), at most %g "
         "is right\n",
-        shapes, whole_grid().size(), kernels.size(), to_string(dtype).c_str(),
-        kernels.size() == 1 ? "" : "s", worst, where.c_str(), bound);
+        shapes, with_head_sizes_up_to(stage_.max_head_size, {whole_grid()}).cases.size(),
+        kernels.size(), to_string(dtype).c_str(), kernels.size() == 1 ? "" : "s", worst,
+        where.c_str(), bound);
     if (!many_slices)
       std::printf("not verified here, it would take too long: more than 65535 slices (b, h), %s\n",
                   to_string(dtype).c_str());
@@ -201,7 +224,13 @@ class Run {
 
   bool asked_for(const Check& check) const {
     const auto& dtypes = options_.dtypes;
-    return (options_.kernel.empty() || check.kernel.empty() || check.kernel == options_.kernel) &&
+    const bool can_run =
+        std::none_of(stage_.kernels.begin(), stage_.kernels.end(), [&](const Kernel& kernel) {
+          return kernel.name == check.kernel && kernel.dtype == check.dtype &&
+                 !why_not(kernel).empty();
+        });
+    return can_run &&
+           (options_.kernel.empty() || check.kernel.empty() || check.kernel == options_.kernel) &&
            (!check.dtype || std::find(dtypes.begin(), dtypes.end(), *check.dtype) != dtypes.end());
   }
 
@@ -221,16 +250,29 @@ class Run {
     }
   }
 
-  // The shapes asked for, in both layouts; the previous stage's kernel too, if it is timed.
+  // Those of `kernels` that --benchmark_filter does not leave out.
+  std::vector<const Kernel*> with_a_job(std::vector<const Kernel*> kernels) const {
+    std::erase_if(kernels, [&](const Kernel* kernel) {
+      return std::none_of(jobs_.begin(), jobs_.end(),
+                          [&](const BenchmarkJob& job) { return job.kernel == kernel; });
+    });
+    return kernels;
+  }
+
+  // The shapes asked for, in both layouts; of what is to be timed, the previous stage's kernel too.
   void verify_shapes(const Selected& selected) {
-    const auto kernels = timed() ? timed_kernels() : selected.kernels;
+    const auto kernels = timed() ? with_a_job(timed_kernels()) : selected.kernels;
     Plan plan;
     for (const Shape& shape : shapes_to_verify())
       for (Layout layout : {Layout::BHLD, Layout::BLHD}) plan.cases.push_back({shape, layout});
-    verify_plan(selected.verifiers.front(), selected.dtype, kernels, plan);
-    if (timed() && selected.dtype == dtype() && !other_kernels().empty()) {
-      const Verifier verifier(other_op(), dtype(), options_.seed, stage_.on_host);
-      verify_plan(verifier, dtype(), other_kernels(), plan);
+    if (!kernels.empty()) verify_plan(selected.verifiers.front(), selected.dtype, kernels, plan);
+    if (timed() && selected.dtype == dtype()) {
+      for (const OtherOperator& other : others()) {
+        const auto other_kernels = with_a_job(kernels_of(other));
+        if (other_kernels.empty()) continue;
+        const Verifier verifier(other.op, dtype(), options_.seed, stage_.on_host);
+        verify_plan(verifier, dtype(), other_kernels, plan);
+      }
     }
     std::fflush(stdout);
   }
@@ -277,6 +319,7 @@ class Run {
   const std::vector<Variant> variants_;  // on the grid all are verified; the rest is of the first
   std::vector<Selected> selected_;       // one for each dtype; never empty
   BenchmarkPlan plan_;
+  std::vector<std::string> not_run_;  // kernels, and why
   std::vector<BenchmarkJob> jobs_;
   std::vector<Error> errors_;
 };

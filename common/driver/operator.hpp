@@ -45,12 +45,21 @@ struct Cost {
   double matrix_flops = 0;
 };
 
+// Rows first, first + step, ... of an output.
+struct RowSample {
+  int64_t first = 0, step = 1;
+};
+
 struct Operator {
   std::string name;  // "causal product"
   std::vector<InputSpec> inputs;
   std::vector<OutputSpec> outputs;
   // The truth for one (b, h): inputs and outputs as matrices in the order above.
   std::function<std::vector<Matrix>(const Shape&, const std::vector<Matrix>&)> reference;
+  // The same truth at some rows of each output, where a row needs no other: of a long sequence, a
+  // sample is compared. Empty: all rows are.
+  std::function<std::vector<Matrix>(const Shape&, const std::vector<Matrix>&, RowSample)>
+      reference_rows = {};
   // Flops of the operator in its cheapest exact form. (The least bytes follow from the operands:
   // every input read once, every output written once.)
   std::function<double(const Shape&)> flops;
@@ -58,6 +67,8 @@ struct Operator {
   std::string distribution = {};
   // What the operator multiplies its output with; empty: 1.
   std::function<double(const Shape&)> scale = {};
+  // Of softmax attention: whether a query sees only the keys up to its own position.
+  bool causal = false;
 };
 
 // "gated linear attention, inputs mild", or the operator's name alone where there is no choice.

@@ -160,6 +160,10 @@ Options parse_options(const Stage& stage, int argc, char** argv) {
   if (values.count("--shape"))
     for (const auto& text : values["--shape"])
       options.shapes.push_back(parse_value("--shape", text, parse_shape));
+  for (const Shape& shape : options.shapes)
+    if (std::max(shape.E, shape.M) > stage.max_head_size)
+      throw BadInput("--shape " + to_string(shape) + ": this stage takes head sizes from 1 to " +
+                     std::to_string(stage.max_head_size));
 
   options.verify_only = values.count("--verify-only");
   options.list = values.count("--list");

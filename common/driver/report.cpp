@@ -32,11 +32,24 @@ void print_columns(std::vector<std::vector<std::string>> lines) {
   }
 }
 
+// What the operator asks of this kernel.
+Cost cost_of(const Row& row) {
+  const bool causal = row.op->causal && row.kernel->causal_cost;
+  return (causal ? row.kernel->causal_cost : row.kernel->cost)(row.shape);
+}
+
+// A kernel's products on tensor cores, in parts of the rate of mma.sync: nothing without any.
+std::string part_of_mma(const Row& row, const Rates& rates) {
+  const double flops = cost_of(row).matrix_flops;
+  if (flops == 0 || rates.mma_flops_per_s == 0) return "";
+  return format("%.3g%%", 100 * flops / (row.timing.median_ms / 1e3) / rates.mma_flops_per_s);
+}
+
 // A kernel's own cost model: it takes as long as the slowest of its traffic, its arithmetic and its
 // products on tensor cores. Without a rate to go by (on the host) there is no prediction.
 std::optional<double> predicted_ms(const Row& row, const Rates& rates) {
   if (rates.fma_flops_per_s == 0) return std::nullopt;
-  const Cost cost = row.kernel->cost(row.shape);
+  const Cost cost = cost_of(row);
   double seconds =
       std::max(cost.bytes / rates.copy_bytes_per_s, cost.flops / rates.fma_flops_per_s);
   if (cost.matrix_flops > 0) {
@@ -91,8 +104,8 @@ void print_table_of_shape(const Stage& stage, const Operator& op, Dtype dtype,
               to_string(shape).c_str(), to_string(dtype).c_str(), least.bytes / 1e6,
               least.flops / 1e9);
   std::vector<std::vector<std::string>> lines = {{"kernel", "median ms", "min .. max", "GB/s",
-                                                  "of copy", "TFLOP/s", "speedup", "predicted ms",
-                                                  "rel error"}};
+                                                  "of copy", "TFLOP/s", "of mma.sync", "speedup",
+                                                  "predicted ms", "rel error"}};
   for (const Row& row : rows) {
     const Cost row_least = least_cost(*row.op, shape, dtype);
     const double seconds = row.timing.median_ms / 1e3;
@@ -102,7 +115,7 @@ void print_table_of_shape(const Stage& stage, const Operator& op, Dtype dtype,
                      format("%.4g .. %.4g", row.timing.min_ms, row.timing.max_ms),
                      format("%.4g", row_least.bytes / seconds / 1e9),
                      format("%.3g%%", 100 * row_least.bytes / seconds / rates.copy_bytes_per_s),
-                     format("%.3g", row_least.flops / seconds / 1e12),
+                     format("%.3g", row_least.flops / seconds / 1e12), part_of_mma(row, rates),
                      row.speedup ? format("%.3gx", *row.speedup) : "-",
                      predicted ? format("%.4g", *predicted) : "-",
                      format("%.1e", row.error.rel())});
@@ -195,9 +208,10 @@ std::vector<Record> make_records(const Stage& stage, const Operator& op, Dtype d
         {"commit", where.commit},
         {"date", where.date},
     };
+    Record others = Record::array();
     for (const Row& other : rows) {
       if (other.op == &op || other.shape != s) continue;
-      record["other"] = {
+      others.push_back({
           {"operator", other.op->name},
           {"inputs", other.op->distribution},
           {"kernel", other.kernel->name},
@@ -205,8 +219,9 @@ std::vector<Record> make_records(const Stage& stage, const Operator& op, Dtype d
           {"min_ms", rounded(other.timing.min_ms)},
           {"max_ms", rounded(other.timing.max_ms)},
           {"rel_error", rounded(other.error.rel())},
-      };
+      });
     }
+    if (!others.empty()) record["others"] = std::move(others);
     records.push_back(std::move(record));
   }
   return records;

@@ -35,7 +35,7 @@ void print_table(const Stage& stage, const Operator& op, Dtype dtype, const std:
                  const Rates& rates);
 
 // A record for each row of operator `op`; what was timed of another operator at the same shape is in
-// each, as "other".
+// each, as "others".
 std::vector<Record> make_records(const Stage& stage, const Operator& op, Dtype dtype,
                                  const std::vector<Row>& rows, const Rates& rates,
                                  const Environment& environment);

@@ -26,6 +26,10 @@ struct Kernel {
   std::string baseline = {};
   // The bound on its relative error; empty: that of its dtype.
   std::optional<double> tolerance = {};
+  // As cost, where the operator is causal; empty: cost.
+  std::function<Cost(const Shape&)> causal_cost = {};
+  // Why it cannot run on the current device ("needs compute capability 9.0"), or empty: it can.
+  std::function<std::string()> why_not = {};
 };
 
 inline double error_bound(const Kernel& kernel) {
@@ -62,17 +66,17 @@ struct Variant {
   Operator op;
   // The stage before, to be timed beside the stage's own kernels: one kernel per dtype at most.
   std::vector<Kernel> previous = {};
-  // The same, where the stage before computes something else.
-  OtherOperator other = {};
+  // The same, where stages before compute something else.
+  std::vector<OtherOperator> others = {};
 };
 
 struct Stage {
   std::string name;  // "03_shared_mem"
   std::string idea;  // one line
   Operator op;
-  std::vector<Kernel> kernels;         // this stage's own, in the order of its steps
-  std::vector<Kernel> previous = {};   // as Variant::previous, for `op`
-  OtherOperator other = {};            // as Variant::other, beside `op`
+  std::vector<Kernel> kernels;             // this stage's own, in the order of its steps
+  std::vector<Kernel> previous = {};       // as Variant::previous, for `op`
+  std::vector<OtherOperator> others = {};  // as Variant::others, beside `op`
   std::vector<Variant> variants = {};  // `op` on further inputs; all are called by a distribution
   // The kernel the stage's dispatcher takes at a shape; empty: the last of the dtype.
   std::function<std::string(const Shape&, Dtype)> pick = {};
@@ -80,6 +84,7 @@ struct Stage {
   Shape default_shape = {16, 8, 4096, 64, 64};
   Dtype default_dtype = Dtype::f32;  // a kernel of it must be there
   bool on_host = false;              // stage 01: host memory, timed on every machine
+  int64_t max_head_size = 512;       // the largest E and M that its kernels take
 };
 
 }  // namespace attn::driver

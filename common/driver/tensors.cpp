@@ -19,7 +19,8 @@ Tensors::Tensors(const Operator& op, const Shape& shape, Dtype dtype, Layout lay
     : shape_(shape),
       dtype_(dtype),
       on_host_(on_host),
-      scale_(op.scale ? float(op.scale(shape)) : 1) {
+      scale_(op.scale ? float(op.scale(shape)) : 1),
+      causal_(op.causal) {
   const auto add = [&](const std::string& name, Axes axes, const std::optional<InputSpec>& input) {
     // Only what runs along the sequence has two layouts.
     const bool sequence = axes == Axes::BHLE || axes == Axes::BHLM;

@@ -38,6 +38,7 @@ class Tensors {
   const Shape& shape() const { return shape_; }
   // What the operator multiplies its output with at this shape.
   float scale() const { return scale_; }
+  bool causal() const { return causal_; }  // Operator::causal
 
   // The operand called `name`. T is float, or __nv_bfloat16 for --dtype bf16, and const for an
   // input; anything else, or an unknown name, throws std::logic_error.
@@ -74,6 +75,7 @@ class Tensors {
   Dtype dtype_;
   bool on_host_;
   float scale_;
+  bool causal_;
   std::vector<Operand> operands_;
 };
 

@@ -420,7 +420,7 @@ TEST_F(Driver, AnotherOperatorIsMarked) {
   older.op.name = "older product";
   older.op.inputs[0].from_normal = [](float x) { return 2 * x; };
   older.kernels[0].name = "00_older (first)";
-  stage.other = {older.op, {older.kernels[0]}};
+  stage.others = {{older.op, {older.kernels[0]}}};
   const Outcome outcome = run_stage(stage, {"--benchmark_min_time=1x", "--results", results_});
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_TRUE(contains(outcome.out, "verified: 00_older (first) f32 at 1,2,64,16,16"));
@@ -430,11 +430,53 @@ TEST_F(Driver, AnotherOperatorIsMarked) {
   const auto records = read_lines(results_);
   ASSERT_EQ(records.size(), 2u);
   EXPECT_EQ(records[0]["baseline"], "first");
-  EXPECT_EQ(records[1]["other"]["operator"], "older product");
-  EXPECT_GT(records[1]["other"]["median_ms"], 0);
+  EXPECT_EQ(records[1]["others"][0]["operator"], "older product");
+  EXPECT_GT(records[1]["others"][0]["median_ms"], 0);
 
-  stage.other.kernels[0] = toy_stage(Fault::nan).kernels[1];
+  stage.others[0].kernels[0] = toy_stage(Fault::nan).kernels[1];
   EXPECT_EQ(run_stage(stage, {}).status, 1);
+}
+
+// A kernel that this device cannot run is named with the reason, and neither verified, timed nor
+// recorded; where there is no other, that is bad input.
+TEST_F(Driver, AKernelThatCannotRunIsNotPassed) {
+  Stage stage = toy_stage(Fault::throws);  // in `second`
+  stage.kernels[1].why_not = [] { return std::string("needs another machine"); };
+  stage.checks = {{"of the second", 1, []() -> Finding { throw std::runtime_error("it ran"); },
+                   "second", Dtype::f32}};
+  stage.pick = [](const Shape&, Dtype) { return "first"; };
+  const Outcome outcome = run_stage(stage, {"--benchmark_min_time=1x", "--results", results_});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_TRUE(contains(outcome.out, "not run: second f32: needs another machine\n"));
+  EXPECT_FALSE(contains(outcome.out, "verified: second"));
+  ASSERT_EQ(read_lines(results_).size(), 1u);
+  const Outcome alone = run_stage(stage, {"--kernel", "second"});
+  EXPECT_EQ(alone.status, 2);
+  EXPECT_EQ(alone.err, "error: not run: second f32: needs another machine\n");
+}
+
+TEST_F(Driver, HeadSizesEndWhereTheStageSays) {
+  Stage stage = toy_stage();
+  stage.max_head_size = 64;
+  const auto run = stage.kernels[0].run;
+  stage.kernels[0].run = [run](const Tensors& tensors) {
+    if (tensors.shape().E > 64 || tensors.shape().M > 64) throw std::runtime_error("too large");
+    run(tensors);
+  };
+  EXPECT_EQ(run_stage(stage, {"--verify-only"}).status, 0);
+  const Outcome outcome = run_stage(stage, {"--shape", "1,1,8,8,65"});
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_TRUE(
+      contains(outcome.err, "--shape 1,1,8,8,65: this stage takes head sizes from 1 to 64"));
+}
+
+// What --benchmark_filter leaves out is not verified at the shape either: it may take very long.
+TEST_F(Driver, WhatIsNotTimedIsVerifiedOnTheGridOnly) {
+  const Outcome outcome =
+      run_stage(toy_stage(), {"--benchmark_filter=/first/", "--benchmark_min_time=1x"});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_TRUE(contains(outcome.out, "verified: first f32 at 1,2,64,16,16"));
+  EXPECT_FALSE(contains(outcome.out, "verified: second f32 at 1,2,64,16,16"));
 }
 
 // The slowest of a kernel's traffic, arithmetic and matrix products.

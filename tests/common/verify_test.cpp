@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 #include "toy_stage.hpp"
@@ -131,6 +132,49 @@ TEST(Verifier, FindsAnUnwrittenElementOutsideTheSample) {
 }
 
 // Float32 dot products that cancel must not fail a right kernel, whatever the seed.
+// Of a long sequence whose rows need no other, a sample is compared: a wrong element in it is found,
+// and named by its own row; an element outside it must be written.
+TEST(Verifier, SamplesRowsWhereTheReferenceCan) {
+  Stage stage = toy_stage();
+  std::vector<int64_t> steps;
+  const auto reference = stage.op.reference;
+  stage.op.reference_rows = [&, reference](const Shape& s, const std::vector<Matrix>& inputs,
+                                           RowSample sample) {
+    steps.push_back(sample.step);
+    const Matrix all = reference(s, inputs)[0];
+    Matrix rows((all.rows - 1 - sample.first) / sample.step + 1, all.cols);
+    for (int64_t i = 0; i < rows.rows; ++i)
+      for (int64_t m = 0; m < rows.cols; ++m) rows(i, m) = all(sample.first + i * sample.step, m);
+    return std::vector<Matrix>{rows};
+  };
+  const Shape shape = {1, 1, 100, 8, 8};
+  stage.op.flops = [](const Shape&) { return 4.2e9; };  // as if it were long: every seventh row
+  int64_t wrong_row = -1;
+  float wrong = 0;
+  const auto run = stage.kernels[0].run;
+  stage.kernels[0].run = [&](const Tensors& tensors) {
+    run(tensors);
+    if (wrong_row >= 0) tensors.view<float>("o").row(0, 0, wrong_row)[3] = wrong;
+  };
+  const Verifier verifier(stage.op, Dtype::f32, 1, /*on_host=*/true);
+  const auto message = [&](int64_t row, float value) {
+    wrong_row = row;
+    wrong = value;
+    try {
+      verifier.run({&stage.kernels[0]}, {{{shape, Layout::BHLD}}});
+    } catch (const WrongResult& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_EQ(message(-1, 0), "");
+  EXPECT_EQ(steps, std::vector<int64_t>{7});
+  EXPECT_NE(message(99, 1e3).find("o[b=0, h=0, l=99, m=3]"), std::string::npos);
+  EXPECT_NE(message(92, 1e3).find("o[b=0, h=0, l=92, m=3]"), std::string::npos);
+  EXPECT_EQ(message(98, 1e3), "");
+  EXPECT_NE(message(98, std::nanf("")).find("o[b=0, h=0, l=98, m=3]"), std::string::npos);
+}
+
 TEST(Verifier, TinyShapesPassAtManySeeds) {
   const Stage stage = toy_stage();
   for (uint64_t seed = 0; seed < 200; ++seed) {

@@ -77,6 +77,18 @@ TEST(Softmax, WithoutKeysIsZeroAndMinusInfinity) {
   }
 }
 
+TEST(Softmax, SomeOfTheQueriesAreThoseOfAll) {
+  const Matrix q = random_matrix(10, 8, 1), k = random_matrix(13, 8, 2),
+               v = random_matrix(13, 5, 3);
+  const SoftmaxResult all = softmax_attention(q, k, v, 0.3, true);
+  const SoftmaxResult some = softmax_attention(q, k, v, 0.3, true, /*first=*/1, /*step=*/4);
+  ASSERT_EQ(some.o.rows, 3);  // 1, 5 and 9
+  for (int64_t i = 0; i < 3; i++) {
+    expect_equal(rows_of(some.o, i, i + 1), rows_of(all.o, 1 + 4 * i, 2 + 4 * i), 0);
+    EXPECT_EQ(some.lse(i, 0), all.lse(1 + 4 * i, 0));
+  }
+}
+
 TEST(Softmax, IsRightOnAnExampleByHand) {
   Matrix q(1, 1, 1), k(2, 1), v(2, 1);
   k.data = {std::log(1.0), std::log(3.0)};

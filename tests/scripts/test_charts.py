@@ -56,6 +56,33 @@ class Charts(unittest.TestCase):
         self.assertEqual(out, "")
         self.assertEqual(self.drawn(), [])
 
+    def test_the_crossover(self):
+        def swept(stage, operator, inputs, ms_of):
+            return [
+                sample.record(
+                    stage,
+                    operator + "'s",
+                    ms_of(length),
+                    (1, 16, length, 128, 128),
+                    operator=operator,
+                    inputs=inputs,
+                    dtype="bf16",
+                )
+                for length in (256, 1024, 4096, 16384)
+            ]
+
+        linear = swept("05_chunked_gla", "gated linear attention", "mild", lambda n: n / 1024)
+        softmax = swept("07_flash", "softmax attention", "causal", lambda n: n * n / 2048**2)
+        status, out, err = self.draw(linear + softmax)
+        self.assertEqual((status, err), (0, ""))
+        self.assertIn("as fast as softmax attention at L = 4096\n", out)
+        self.assert_drawn("crossover", least_colours=2)
+        self.assertIn("L = 4,096", texts(self.path("crossover.svg")))
+
+    def test_one_operator_has_no_crossover(self):
+        self.draw(sample.gated(shapes=[(1, 16, 256 * 4**i, 128, 128) for i in range(4)]))
+        self.assertNotIn("crossover.svg", self.drawn())
+
     def test_the_ladder(self):
         sample.write(self.results, sample.ladder())
         status, out, err = sample.run("charts.py", self.results, "--out", self.out)

@@ -9,6 +9,7 @@
 #include "04_double_buffer/causal_product.cuh"
 #include "05_chunked_gla/operands.cuh"
 #include "06_rwkv6/operands.cuh"
+#include "07_flash/operands.cuh"
 
 namespace attn {
 namespace {
@@ -114,7 +115,6 @@ TEST(Operands, GatedLinearAttentionChecksItsStates) {
   EXPECT_EQ(error_of(x), prefix + "the final state is not [B, H, E, M]");
 }
 
-}  // namespace
 rwkv6::Rwkv6Operands<float> rwkv6_operands() {
   const TensorView<float> x = dense_view<float>(nullptr, 2, 3, 5, 8, Layout::BHLD);
   const TensorView<float> u = dense_view<float>(nullptr, 1, 3, 1, 8, Layout::BHLD);
@@ -160,4 +160,47 @@ TEST(Operands, Rwkv6WalksBackwardsByStrides) {
   EXPECT_EQ(walked.u.stride_l, x.u.stride_l);
 }
 
+flash::AttentionOperands<float> attention_operands() {
+  return {view(6, 8, 16), view(2, 9, 16), view(2, 9, 32), view(6, 8, 32), /*scale=*/1, true};
+}
+
+std::string error_of(const flash::AttentionOperands<float>& x) {
+  try {
+    check_attention(x);
+  } catch (const std::invalid_argument& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(Operands, SoftmaxAttentionChecksThem) {
+  const std::string prefix = "softmax attention: ";
+  EXPECT_EQ(error_of(attention_operands()), "no error");
+  auto x = attention_operands();
+  x.k = view(4, 9, 16);
+  x.v = view(4, 9, 32);
+  EXPECT_EQ(error_of(x), prefix + "the heads of q are no multiple of those of k and v");
+  x = attention_operands();
+  x.v = view(2, 8, 32);
+  EXPECT_EQ(error_of(x), prefix + "k and v differ in L");
+  x = attention_operands();
+  x.k = view(2, 9, 17);
+  EXPECT_EQ(error_of(x), prefix + "q and k differ in head size");
+  x = attention_operands();
+  x.v = view(2, 9, 257);
+  x.o = view(6, 8, 257);
+  EXPECT_EQ(error_of(x), prefix + "the head size of v is not 1 to 256");
+  x = attention_operands();
+  x.scale = 0;
+  EXPECT_EQ(error_of(x), prefix + "the scale is not positive");
+  float memory = 0;
+  x = attention_operands();
+  x.lse = dense_view(&memory, 1, 6, 1, 9, Layout::BHLD);
+  EXPECT_EQ(error_of(x), prefix + "the log-sum-exp is not [B, H, 1, Lq]");
+  x = attention_operands();
+  x.k.L = x.v.L = 0;
+  EXPECT_EQ(error_of(x), "no error");
+}
+
+}  // namespace
 }  // namespace attn
