@@ -194,7 +194,7 @@ verify() {
       fi
     done
     for example in "$build/$stage"/*; do
-      if [[ -f $example && -x $example && $example != */"$stage" ]]; then
+      if [[ -f $example && -x $example && $example != */"$stage" && $example != *_sanitize ]]; then
         attempt "verify $stage $(basename "$example")" "$example"
       fi
     done
@@ -236,13 +236,15 @@ sanitize() {
 }
 
 sanitize_one() {  # TOOL STAGE KERNEL DTYPE
-  local status=0 inputs='' flags summary
+  local status=0 inputs='' flags summary program=$build/$2/$2
+  # A stage may have a build of its own for these tools.
+  [[ ! -x ${program}_sanitize ]] || program+=_sanitize
   # Mild gates but for some of minus infinity: both ways through the kernels.
   [[ $2 != 05_* ]] || inputs='--inputs resets'
   read -ra flags <<<"$(at_shapes "--kernel $3 --dtype $4 $inputs" "${ragged_shapes[@]}")"
   printf '\n=== %s: %s, %s %s\n' "$1" "$2" "${*:3}" "$inputs" >>"$out/sanitize.log"
   "${no_grid[@]}" compute-sanitizer --tool "$1" --error-exitcode 99 --print-limit 20 \
-    "$build/$2/$2" "${flags[@]}" --verify-only >"$out/sanitize.part" 2>&1 || status=$?
+    "$program" "${flags[@]}" --verify-only >"$out/sanitize.part" 2>&1 || status=$?
   summary=$(grep ' SUMMARY: ' "$out/sanitize.part" || true)
   printf '%s\n' "${summary:-no summary}"
   cat "$out/sanitize.part" >>"$out/sanitize.log"
