@@ -62,10 +62,10 @@ struct Packet {
   // The scores q_i . exp(c_i - c_j) k_j, j <= i, of each slab's columns, as the sum of two bf16: A
   // fragments of mma_m16n8k16.
   uint4 scores[Tiling::kSlabs][2][kWarp];
-  // What the state decays by on its way in, to halfway; and on its way out, from halfway to past the
-  // last row.
-  float in[Tiling::kE], out[Tiling::kE];
-  float h[Tiling::kE];  // to base 2
+  // What the state decays by on its way in, to halfway; on its way out, from halfway to past the
+  // last row; and from halfway through the sub-chunk before to halfway through this one.
+  float in[Tiling::kE], out[Tiling::kE], between[Tiling::kE];
+  float h[Tiling::kE], h_before[Tiling::kE];  // to base 2; of this sub-chunk and of the one before
 };
 // [/doc:packet]
 
@@ -81,7 +81,6 @@ struct SharedStorage {
   Packet<Tiling> packets[2][Tiling::kSubChunks];
   // Of each slab of a sub-chunk the first row that is not in its packet: 16, but for strong gates.
   int next_row[2][Tiling::kSubChunks][Tiling::kSlabs];
-  float ones[Tiling::kE];  // a decay that is none
 };
 
 // The parts of every sequence that are walked at the same time.

@@ -34,12 +34,13 @@ struct Window {
 
 // [doc:centred_gates]
 // x = c - h, to base 2, of 16 rows and 8 kTiles columns as accumulator fragments: the product of a
-// matrix of weights, +-1/2 log2(e), and the gates. The weight is the sum of two bf16.
+// matrix of weights, +-1/2 log2(e), and the gates. The weight is the sum of two bf16. The lane has
+// rows `row` and row + 8.
 template <bool kWhole, int kTiles>
 __device__ __forceinline__ void centred_gates(float (&x)[kTiles][4], const __nv_bfloat16* g_smem,
-                                              int pitch, Window window) {
+                                              int pitch, Window window, int row) {
   const int lane = threadIdx.x % kWarp;
-  const int row = lane / 4, pair = lane % 4 * 2;
+  const int pair = lane % 4 * 2;
   uint32_t high[4], low[4], inside[2];
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
@@ -71,9 +72,9 @@ __device__ __forceinline__ void centred_gates(float (&x)[kTiles][4], const __nv_
 // The same of float gates: here each gate, times log2(e), is the sum of two tf32.
 template <bool kWhole, int kTiles>
 __device__ __forceinline__ void centred_gates(float (&x)[kTiles][4], const float* g_smem, int pitch,
-                                              Window window) {
+                                              Window window, int row) {
   const int lane = threadIdx.x % kWarp;
-  const int row = lane / 4, column = lane % 4;
+  const int group = lane / 4, column = lane % 4;
 #pragma unroll
   for (int n = 0; n < kTiles; ++n) {
 #pragma unroll
@@ -93,7 +94,7 @@ __device__ __forceinline__ void centred_gates(float (&x)[kTiles][4], const float
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const bool inside = kWhole || window.weight(0, j + i * 4) != 0;
-        const float g = inside ? g_smem[(j + i * 4) * pitch + n * 8 + row] * kLog2e : 0;
+        const float g = inside ? g_smem[(j + i * 4) * pitch + n * 8 + group] * kLog2e : 0;
         high[i] = __float_as_uint(g) & 0xffffe000u;  // what tf32 keeps of a float
         low[i] = __float_as_uint(g - __uint_as_float(high[i]));
       }
@@ -127,7 +128,6 @@ class PreparingWarp {
   // [doc:preparing_rounds]
   // In round r the packets of round r + 1 are prepared.
   __device__ __forceinline__ void run() {
-    for (int e = thread(); e < Tiling::kE; e += kThreads) block_.smem.ones[e] = 1;
     for (int round = 0; round < Tiling::kSlots - 1; ++round) load(round);
 #pragma unroll 1
     for (int round = -1; round < block_.rounds; ++round) {
@@ -241,7 +241,7 @@ class PreparingWarp {
     }
 
     float x[kTiles][4];
-    centred_gates<kWhole>(x, g, kPitch, window);
+    centred_gates<kWhole>(x, g, kPitch, window, row);
     if constexpr (kWhole) {
       // The first row has the largest x, -h. A NaN, from an infinite gate, is no mild one either.
       bool mild = true;
@@ -282,7 +282,18 @@ class PreparingWarp {
     if constexpr (kOutputs) store_scores(packet.scores[slab_], scores);
     // [/doc:scaled_rows]
 
-    // The last row has x = h.
+    // The last row has x = h, of the sub-chunk before too. What another warp has found for that is
+    // not waited for.
+    if (kWhole && sub_ > 0) {
+      float before[kTiles][4];
+      centred_gates<true>(before, g - kSubChunk * kPitch, kPitch, window, kSubChunk - 1);
+      if (row == 7) {
+#pragma unroll
+        for (int n = 0; n < kTiles; ++n) {
+          store_pair(&packet.h_before[column_ + n * 8 + pair], before[n][0], before[n][1]);
+        }
+      }
+    }
     if (row == 7) {
 #pragma unroll
       for (int n = 0; n < kTiles; ++n) {
@@ -299,14 +310,17 @@ class PreparingWarp {
     auto& smem = block_.smem;
     auto& packet = smem.packets[round % 2][sub_];
     const T* gates = smem.g[round % Tiling::kSlots][sub_ * kSubChunk];
+    const auto& last = smem.packets[(round + 1) % 2][Tiling::kSubChunks - 1];
+    const float* h_before = sub_ > 0 ? packet.h_before : last.h;
     constexpr int kColumns = Tiling::kSlab / kWarp;
-    float in[kColumns], h[kColumns];
+    float in[kColumns], h[kColumns], between[kColumns];
 #pragma unroll
     for (int i = 0; i < kColumns; ++i) {
       const int e = column_ + i * kWarp + lane_;
       h[i] = packet.h[e];
       // The state comes in through the first row's gate; an empty window leaves it as it is.
       in[i] = fmaf(first < kSubChunk ? float(gates[first * kPitch + e]) : 0, kLog2e, h[i]);
+      between[i] = in[i] + h_before[e];
       log_decay_[i] += in[i] + h[i];
     }
 #pragma unroll
@@ -314,6 +328,7 @@ class PreparingWarp {
       const int e = column_ + i * kWarp + lane_;
       packet.in[e] = exp2_approx(in[i]);
       packet.out[e] = exp2_approx(h[i]);
+      packet.between[e] = exp2_approx(between[i]);
     }
   }
   // [/doc:decays]

@@ -92,16 +92,22 @@ class StateWarp {
     block_.meet();  // nothing to take yet: the first packets are being prepared
     const bool columns_whole =
         block_.aligned && !accumulate && m0_ + Tiling::kWarpColumns <= block_.x.v.D;
+    // Whether S is the state behind the last packet's rows; else it is still halfway.
+    bool settled = true;
 #pragma unroll 1
     for (int round = 0; round < block_.rounds; ++round) {
       block_.meet();  // the packets of this round are whole
       const bool strong = block_.any_incomplete(round);
       const bool whole = columns_whole && block_.first_row(round + 1) <= block_.end;
       if (kAhead && !strong && (whole || !kOutputs)) {
-        take_whole_round(round);
+        take_whole_round(round, settled);
       } else {
-        take_any_round(round, strong, columns_whole, accumulate);
+        take_any_round(round, settled, strong, columns_whole, accumulate);
       }
+      settled = strong;
+    }
+    if (!settled) {
+      scale_state(block_.smem.packets[(block_.rounds - 1) % 2][Tiling::kSubChunks - 1].out);
     }
     store_state();
     if (block_.wants_log_decay()) {  // which the preparing warps store: they meet twice
@@ -115,34 +121,32 @@ class StateWarp {
   // [doc:whole_round]
   // A round with nothing special: one packet for each sub-chunk, all rows and columns are there. No
   // branches, so that the compiler can begin with a sub-chunk while it waits for the one before.
-  __device__ __forceinline__ void take_whole_round(int round) {
+  __device__ __forceinline__ void take_whole_round(int round, bool settled) {
     const auto& packets = block_.smem.packets[round % 2];
     T* o_rows = output_rows(block_.first_row(round));
 #pragma unroll
     for (int sub = 0; sub < Tiling::kSubChunks; ++sub) {
       float o[kHalves][4] = {};
-      take(packets[sub], sub == 0 ? block_.smem.ones : packets[sub - 1].out, values(round, sub), o);
+      take(packets[sub], sub == 0 && settled ? packets[sub].in : packets[sub].between,
+           values(round, sub), o);
       if constexpr (kOutputs) {
         store_whole(o, o_rows + sub * kSubChunk * block_.x.o.stride_l);
       }
     }
-    scale_state(packets[Tiling::kSubChunks - 1].out);
   }
   // [/doc:whole_round]
 
   // [doc:any_round]
   // Any round: rows or columns may be missing, and a strong sub-chunk comes in several packets.
-  __device__ __forceinline__ void take_any_round(int round, bool strong, bool columns_whole,
-                                                 bool accumulate) {
+  __device__ __forceinline__ void take_any_round(int round, bool settled, bool strong,
+                                                 bool columns_whole, bool accumulate) {
     const auto& packets = block_.smem.packets[round % 2];
-    const float* before = block_.smem.ones;
     float o[kHalves][4] = {};
 #pragma unroll 1
     for (int sub = 0; sub < Tiling::kSubChunks;) {
-      take(packets[sub], before, values(round, sub), o);
-      if (!strong) {
-        before = packets[sub].out;
-      } else {
+      take(packets[sub], settled ? packets[sub].in : packets[sub].between, values(round, sub), o);
+      settled = strong;
+      if (strong) {
         scale_state(packets[sub].out);
         if (block_.incomplete(round, sub)) {
           block_.meet();  // before the next packet is prepared
@@ -165,7 +169,6 @@ class StateWarp {
       }
       ++sub;
     }
-    if (!strong) scale_state(packets[Tiling::kSubChunks - 1].out);
   }
   // [/doc:any_round]
 
@@ -173,41 +176,25 @@ class StateWarp {
     return &block_.smem.v[round % (Tiling::kSlots + 1)][sub * kSubChunk][column_];
   }
 
-  __device__ __forceinline__ void scale_state(int n, float2 d) {
-#pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-      S_[tile][n][0] *= d.x;
-      S_[tile][n][1] *= d.y;
-      S_[tile][n][2] *= d.x;
-      S_[tile][n][3] *= d.y;
-    }
-  }
   __device__ __forceinline__ void scale_state(const float* decay) {
 #pragma unroll
     for (int n = 0; n < Tiling::kE / 8; ++n) {
-      scale_state(n, load_pair(decay + n * 8 + lane_ % 4 * 2));
-    }
-  }
-  // By the product of two.
-  __device__ __forceinline__ void scale_state(const float* decay, const float* another) {
+      const float2 d = load_pair(decay + n * 8 + lane_ % 4 * 2);
 #pragma unroll
-    for (int n = 0; n < Tiling::kE / 8; ++n) {
-      const int e = n * 8 + lane_ % 4 * 2;
-      const float2 d0 = load_pair(decay + e), d1 = load_pair(another + e);
-      scale_state(n, {d0.x * d1.x, d0.y * d1.y});
+      for (int tile = 0; tile < kTiles; ++tile) {
+        S_[tile][n][0] *= d.x;
+        S_[tile][n][1] *= d.y;
+        S_[tile][n][2] *= d.x;
+        S_[tile][n][3] *= d.y;
+      }
     }
   }
 
   // [doc:take]
-  // o += the packet's outputs; S moves halfway through its rows, and takes them in. `before` is what
-  // it has to decay by before that.
-  __device__ __forceinline__ void take(const Packet<Tiling>& packet, const float* before,
+  // o += the packet's outputs; S moves halfway through its rows, and takes them in.
+  __device__ __forceinline__ void take(const Packet<Tiling>& packet, const float* decay,
                                        const T* v_smem, float (&o)[kHalves][4]) {
-    if constexpr (Tiling::kSubChunks > 1) {
-      scale_state(packet.in, before);
-    } else {
-      scale_state(packet.in);  // nothing comes before the only one of a round
-    }
+    scale_state(decay);
 
     ValueFragment<kValueParts> v[kTiles];
 #pragma unroll
