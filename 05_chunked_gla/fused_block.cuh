@@ -7,16 +7,16 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <type_traits>
 
 #include "05_chunked_gla/operands.cuh"
+#include "common/ptx/block_barrier.cuh"
 #include "common/ptx/named_barrier.cuh"
 
 namespace attn::chunked_gla {
 
 constexpr int kWarp = 32;
 constexpr int kSubChunk = 16;  // rows of an mma.sync tile
-// Named barriers: of the whole block, and of the preparing warps only.
-constexpr int kRound = 1, kTaken = 2, kWhole = 3, kHalfwayDone = 4;
 
 // [doc:tiling]
 // How a block divides its head.
@@ -65,7 +65,7 @@ struct Packet {
   // What the state decays by on its way in, to halfway; on its way out, from halfway to past the
   // last row; and from halfway through the sub-chunk before to halfway through this one.
   float in[Tiling::kE], out[Tiling::kE], between[Tiling::kE];
-  float h[Tiling::kE];  // to base 2
+  float h[Tiling::kE], h_before[Tiling::kE];  // to base 2; of this sub-chunk and of the one before
 };
 // [/doc:packet]
 
@@ -92,7 +92,7 @@ struct Segments {
   TensorView<float> log_decay = {};
 };
 
-// A block's place in the problem, and how its warps meet.
+// A block's place in the problem.
 template <class Tiling>
 struct Block {
   const GlaOperands<typename Tiling::T>& x;
@@ -105,9 +105,26 @@ struct Block {
   int begin, end;   // rows
   int rounds;
 
-  // All warps of the block meet, from the different loops of their two jobs.
-  __device__ __forceinline__ void meet(int barrier) const {
-    named_barrier_sync(barrier, Tiling::kThreads);
+  __device__ __forceinline__ int first_row(int round) const {
+    return begin + round * Tiling::kRows;
+  }
+
+  // [doc:meet]
+  // All warps of the block meet, from the different loops of their two jobs. compute-sanitizer takes
+  // bar.sync at several places for several barriers, and reports races that are none. In the build
+  // that it is run on, the barrier is one function, never inlined, which here costs a quarter of the
+  // speed: the compiler finds fewer registers around a call.
+  __device__ __forceinline__ void meet() const {
+#ifdef ATTN_FOR_COMPUTE_SANITIZER
+    all_warps_sync();
+#else
+    named_barrier_sync(1, Tiling::kThreads);
+#endif
+  }
+  // [/doc:meet]
+
+  __device__ __forceinline__ bool wants_log_decay() const {
+    return segments.log_decay.data != nullptr;
   }
 
   // Whether rows of sub-chunk `sub` are in no packet yet.
@@ -127,14 +144,22 @@ struct Block {
 
 // --- Pairs of elements ----------------------------------------------------------------------------
 
+// As it lies in memory: two floats, or two bf16 in a word, the first in the low half.
+template <class T>
+using Pair = std::conditional_t<sizeof(T) == 4, float2, uint32_t>;
+
 __device__ __forceinline__ float2 load_pair(const float* x) {
   return *reinterpret_cast<const float2*>(x);
 }
-__device__ __forceinline__ float2 load_pair(const __nv_bfloat16* x) {
+__device__ __forceinline__ uint32_t load_pair(const __nv_bfloat16* x) {
   struct __attribute__((may_alias)) Word {
     uint32_t bits;
   };
-  const uint32_t pair = reinterpret_cast<const Word*>(x)->bits;
+  return reinterpret_cast<const Word*>(x)->bits;
+}
+
+__device__ __forceinline__ float2 to_floats(float2 pair) { return pair; }
+__device__ __forceinline__ float2 to_floats(uint32_t pair) {
   return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u)};
 }
 
@@ -148,7 +173,9 @@ __device__ __forceinline__ void store_pair(__nv_bfloat16* x, float x0, float x1)
 // Two floats rounded to bf16, the first in the low half; and what that leaves of them.
 __device__ __forceinline__ uint32_t pack_high(float x0, float x1) {
   const __nv_bfloat162 pair = __floats2bfloat162_rn(x0, x1);
-  return uint32_t(__bfloat16_as_ushort(pair.x)) | uint32_t(__bfloat16_as_ushort(pair.y)) << 16;
+  uint32_t bits;
+  __builtin_memcpy(&bits, &pair, sizeof bits);
+  return bits;
 }
 __device__ __forceinline__ uint32_t pack_low(float x0, float x1, uint32_t high) {
   return pack_high(x0 - __uint_as_float(high << 16), x1 - __uint_as_float(high & 0xffff0000u));

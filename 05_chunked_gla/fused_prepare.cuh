@@ -34,12 +34,13 @@ struct Window {
 
 // [doc:centred_gates]
 // x = c - h, to base 2, of 16 rows and 8 kTiles columns as accumulator fragments: the product of a
-// matrix of weights, +-1/2 log2(e), and the gates. The weight is the sum of two bf16.
+// matrix of weights, +-1/2 log2(e), and the gates. The weight is the sum of two bf16. The lane has
+// rows `row` and row + 8.
 template <bool kWhole, int kTiles>
 __device__ __forceinline__ void centred_gates(float (&x)[kTiles][4], const __nv_bfloat16* g_smem,
-                                              int pitch, Window window) {
+                                              int pitch, Window window, int row) {
   const int lane = threadIdx.x % kWarp;
-  const int row = lane / 4, pair = lane % 4 * 2;
+  const int pair = lane % 4 * 2;
   uint32_t high[4], low[4], inside[2];
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
@@ -71,9 +72,9 @@ __device__ __forceinline__ void centred_gates(float (&x)[kTiles][4], const __nv_
 // The same of float gates: here each gate, times log2(e), is the sum of two tf32.
 template <bool kWhole, int kTiles>
 __device__ __forceinline__ void centred_gates(float (&x)[kTiles][4], const float* g_smem, int pitch,
-                                              Window window) {
+                                              Window window, int row) {
   const int lane = threadIdx.x % kWarp;
-  const int row = lane / 4, column = lane % 4;
+  const int group = lane / 4, column = lane % 4;
 #pragma unroll
   for (int n = 0; n < kTiles; ++n) {
 #pragma unroll
@@ -93,7 +94,7 @@ __device__ __forceinline__ void centred_gates(float (&x)[kTiles][4], const float
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const bool inside = kWhole || window.weight(0, j + i * 4) != 0;
-        const float g = inside ? g_smem[(j + i * 4) * pitch + n * 8 + row] * kLog2e : 0;
+        const float g = inside ? g_smem[(j + i * 4) * pitch + n * 8 + group] * kLog2e : 0;
         high[i] = __float_as_uint(g) & 0xffffe000u;  // what tf32 keeps of a float
         low[i] = __float_as_uint(g - __uint_as_float(high[i]));
       }
@@ -134,12 +135,12 @@ class PreparingWarp {
       cp_async_wait<Tiling::kSlots - 2>();
       // ... from all threads. The packets of `round` are whole before they are taken; and those of
       // round - 1 taken, and their rows of v used, before they are overwritten.
-      block_.meet(kRound);
+      block_.meet();
       if (round >= 0 && block_.any_incomplete(round)) prepare_the_rest(round);
       load(round + Tiling::kSlots);
       if (round + 1 < block_.rounds) prepare_from(round + 1, 0);
     }
-    store_log_decay();
+    if (block_.wants_log_decay()) store_log_decay();
   }
   // [/doc:preparing_rounds]
 
@@ -176,6 +177,8 @@ class PreparingWarp {
       prepare<false>(round, window);
     }
     if (lane_ == 0) block_.smem.next_row[round % 2][sub_][slab_] = window.last + 1;
+    __syncwarp();  // h is there before other lanes read it
+    store_decays(round, window.first);
   }
 
   // The rows of strong sub-chunks that their first packet had no place for, packet by packet.
@@ -185,9 +188,9 @@ class PreparingWarp {
 #pragma unroll 1
       while (block_.incomplete(round, sub)) {
         const int first = block_.smem.next_row[round % 2][sub][slab_];
-        block_.meet(kTaken);  // the packet before
+        block_.meet();  // the packet before
         if (sub_ == sub) prepare_from(round, first);
-        block_.meet(kWhole);  // this one
+        block_.meet();  // this one
       }
     }
   }
@@ -204,7 +207,7 @@ class PreparingWarp {
     Window window = {first, first};
     float c0 = 0, c1 = 0;
     for (int row = first + 1; row < kSubChunk; ++row) {
-      const float2 gate = load_pair(g + row * kPitch + pair);
+      const float2 gate = to_floats(load_pair(g + row * kPitch + pair));
       c0 += gate.x;
       c1 += gate.y;
       if (!__all_sync(kFullWarp, c0 >= kStrongest && c1 >= kStrongest)) break;
@@ -224,8 +227,21 @@ class PreparingWarp {
     const T* g = smem.g[slot][sub_ * kSubChunk] + column_;
     const int row = lane_ / 4, pair = lane_ % 4 * 2;
 
+    // Read before anything is stored: the compiler could not know that the stores leave them alone.
+    const T* k_rows = smem.k[slot][sub_ * kSubChunk + row] + column_ + pair;
+    const T* q_rows = smem.q[slot][sub_ * kSubChunk + row] + column_ + pair;
+    Pair<T> k_pairs[kTiles][2], q_pairs[kTiles][2];
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        k_pairs[n][i] = load_pair(k_rows + n * 8 + i * 8 * kPitch);
+        if constexpr (kOutputs) q_pairs[n][i] = load_pair(q_rows + n * 8 + i * 8 * kPitch);
+      }
+    }
+
     float x[kTiles][4];
-    centred_gates<kWhole>(x, g, kPitch, window);
+    centred_gates<kWhole>(x, g, kPitch, window, row);
     if constexpr (kWhole) {
       // The first row has the largest x, -h. A NaN, from an infinite gate, is no mild one either.
       bool mild = true;
@@ -235,8 +251,6 @@ class PreparingWarp {
     }
 
     // [doc:scaled_rows]
-    const T* k_rows = smem.k[slot][sub_ * kSubChunk + row] + column_ + pair;
-    const T* q_rows = smem.q[slot][sub_ * kSubChunk + row] + column_ + pair;
     float scores[2][4] = {};
 #pragma unroll
     for (int n = 0; n < kTiles; ++n) {
@@ -247,7 +261,7 @@ class PreparingWarp {
         decay[i] = inside ? exp2_approx(x[n][i]) : 0;
         grow[i] = inside ? exp2_approx(-x[n][i]) : 0;
       }
-      const float2 k0 = load_pair(k_rows + n * 8), k1 = load_pair(k_rows + n * 8 + 8 * kPitch);
+      const float2 k0 = to_floats(k_pairs[n][0]), k1 = to_floats(k_pairs[n][1]);
       const float k[4] = {k0.x * grow[0], k0.y * grow[1], k1.x * grow[2], k1.y * grow[3]};
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
@@ -257,7 +271,7 @@ class PreparingWarp {
         packet.k_low[row + i * 8][word] = pack_low(k[2 * i], k[2 * i + 1], high);
       }
       if constexpr (kOutputs) {
-        const float2 q0 = load_pair(q_rows + n * 8), q1 = load_pair(q_rows + n * 8 + 8 * kPitch);
+        const float2 q0 = to_floats(q_pairs[n][0]), q1 = to_floats(q_pairs[n][1]);
         const uint32_t q[4] = {__float_as_uint(q0.x * decay[0]), __float_as_uint(q1.x * decay[2]),
                                __float_as_uint(q0.y * decay[1]), __float_as_uint(q1.y * decay[3])};
         packet.q[column_ / 8 + n][lane_] = {q[0], q[1], q[2], q[3]};
@@ -268,37 +282,56 @@ class PreparingWarp {
     if constexpr (kOutputs) store_scores(packet.scores[slab_], scores);
     // [/doc:scaled_rows]
 
-    // [doc:decays]
-    // The last row has x = h.
+    // The last row has x = h, of the sub-chunk before too. What another warp has found for that is
+    // not waited for.
+    if (kWhole && sub_ > 0) {
+      float before[kTiles][4];
+      centred_gates<true>(before, g - kSubChunk * kPitch, kPitch, window, kSubChunk - 1);
+      if (row == 7) {
+#pragma unroll
+        for (int n = 0; n < kTiles; ++n) {
+          store_pair(&packet.h_before[column_ + n * 8 + pair], before[n][0], before[n][1]);
+        }
+      }
+    }
     if (row == 7) {
 #pragma unroll
       for (int n = 0; n < kTiles; ++n) {
         store_pair(&packet.h[column_ + n * 8 + pair], x[n][2], x[n][3]);
       }
     }
-    // h is there before other lanes read it, and the warp of the next sub-chunk.
-    if (window.first == 0) {
-      named_barrier_sync(kHalfwayDone, kThreads);
-    } else {
-      __syncwarp();
-    }
-    const float* h_before = sub_ > 0 ? smem.packets[round % 2][sub_ - 1].h
-                                     : smem.packets[(round + 1) % 2][Tiling::kSubChunks - 1].h;
-#pragma unroll
-    for (int i = 0; i < Tiling::kSlab / kWarp; ++i) {
-      const int e = i * kWarp + lane_;
-      const float h = packet.h[column_ + e];
-      // The state comes in through the first row's gate; an empty window leaves it as it is.
-      const float gate = window.first < kSubChunk ? float(g[window.first * kPitch + e]) : 0;
-      const float in = fmaf(gate, kLog2e, h);
-      packet.in[column_ + e] = exp2_approx(in);
-      packet.out[column_ + e] = exp2_approx(h);
-      packet.between[column_ + e] = exp2_approx(in + h_before[column_ + e]);
-      log_decay_[i] += in + h;
-    }
-    // [/doc:decays]
     return true;
   }
+
+  // [doc:decays]
+  // What the state decays by around the packet whose first row is `first`. (All is read before
+  // anything is written, so that the reads do not wait for each other.)
+  __device__ __forceinline__ void store_decays(int round, int first) {
+    auto& smem = block_.smem;
+    auto& packet = smem.packets[round % 2][sub_];
+    const T* gates = smem.g[round % Tiling::kSlots][sub_ * kSubChunk];
+    const auto& last = smem.packets[(round + 1) % 2][Tiling::kSubChunks - 1];
+    const float* h_before = sub_ > 0 ? packet.h_before : last.h;
+    constexpr int kColumns = Tiling::kSlab / kWarp;
+    float in[kColumns], h[kColumns], between[kColumns];
+#pragma unroll
+    for (int i = 0; i < kColumns; ++i) {
+      const int e = column_ + i * kWarp + lane_;
+      h[i] = packet.h[e];
+      // The state comes in through the first row's gate; an empty window leaves it as it is.
+      in[i] = fmaf(first < kSubChunk ? float(gates[first * kPitch + e]) : 0, kLog2e, h[i]);
+      between[i] = in[i] + h_before[e];
+      log_decay_[i] += in[i] + h[i];
+    }
+#pragma unroll
+    for (int i = 0; i < kColumns; ++i) {
+      const int e = column_ + i * kWarp + lane_;
+      packet.in[e] = exp2_approx(in[i]);
+      packet.out[e] = exp2_approx(h[i]);
+      packet.between[e] = exp2_approx(between[i]);
+    }
+  }
+  // [/doc:decays]
 
   // The causal half of the scores of 16 rows, as two bf16.
   __device__ __forceinline__ void store_scores(uint4 (&parts)[2][kWarp], float (&scores)[2][4]) {
@@ -320,14 +353,14 @@ class PreparingWarp {
   // The sum over the sub-chunks of a round, which different warps have.
   __device__ __forceinline__ void store_log_decay() const {
     const auto& target = block_.segments.log_decay;
-    if (target.data == nullptr) return;
+    block_.meet();  // the last packets are taken before their place is used again
     auto& packets = block_.smem.packets[0];
 #pragma unroll
     for (int i = 0; i < Tiling::kSlab / kWarp; ++i) {
       packets[sub_].h[column_ + i * kWarp + lane_] = log_decay_[i];
     }
-    named_barrier_sync(kHalfwayDone, kThreads);  // the sums of all warps are there
-    if (sub_ > 0 || block_.m0 > 0) return;       // all tiles of columns have the same
+    block_.meet();                          // the sums of all warps are there
+    if (sub_ > 0 || block_.m0 > 0) return;  // all tiles of columns have the same
 #pragma unroll
     for (int i = 0; i < Tiling::kSlab / kWarp; ++i) {
       const int e = column_ + i * kWarp + lane_;

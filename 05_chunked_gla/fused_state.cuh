@@ -12,24 +12,32 @@ namespace attn::chunked_gla {
 
 // 16 rows and 16 columns of v as the tensor core takes them: `b` as the B operand of scores v, for
 // each half of the columns, and `a` as the A operand of v^T k. They are the same numbers in another
-// order, held twice: an operand's registers must lie side by side. A float is the sum of two bf16.
+// order: an operand's registers must lie side by side. A float is the sum of two bf16, and takes
+// twice the registers, so that there is no room for both at a time.
 template <int kParts>
 struct ValueFragment {
   uint32_t b[kParts][2][2];
   uint32_t a[kParts][4];
 };
 
-__device__ __forceinline__ void load_values(ValueFragment<1>& v, const __nv_bfloat16* v_smem,
-                                            int pitch) {
+__device__ __forceinline__ void load_b(ValueFragment<1>& v, const __nv_bfloat16* v_smem,
+                                       int pitch) {
   const int lane = threadIdx.x % kWarp;
   uint32_t b[4];
   ldmatrix_trans(b, v_smem + lane % 16 * pitch + lane / 16 * 8);
 #pragma unroll
   for (int i = 0; i < 4; ++i) v.b[0][i / 2][i % 2] = b[i];
+}
+__device__ __forceinline__ void load_a(ValueFragment<1>& v, const __nv_bfloat16* v_smem,
+                                       int pitch) {
+  const int lane = threadIdx.x % kWarp;
   ldmatrix_trans(v.a[0], v_smem + (lane % 8 + lane / 16 * 8) * pitch + lane / 8 % 2 * 8);
 }
 
-__device__ __forceinline__ void load_values(ValueFragment<2>& v, const float* v_smem, int pitch) {
+// Calls store(half, i, high, low) for two rows of a column of each half, from row
+// 2 (lane % 4) + 8 i on.
+template <class Store>
+__device__ __forceinline__ void split_values(const float* v_smem, int pitch, Store&& store) {
   const int lane = threadIdx.x % kWarp;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -37,10 +45,21 @@ __device__ __forceinline__ void load_values(ValueFragment<2>& v, const float* v_
     for (int i = 0; i < 2; ++i) {
       const float* x = v_smem + (lane % 4 * 2 + i * 8) * pitch + lane / 4 + half * 8;
       const uint32_t high = pack_high(x[0], x[pitch]);
-      v.b[0][half][i] = v.a[0][2 * i + half] = high;
-      v.b[1][half][i] = v.a[1][2 * i + half] = pack_low(x[0], x[pitch], high);
+      store(half, i, high, pack_low(x[0], x[pitch], high));
     }
   }
+}
+__device__ __forceinline__ void load_b(ValueFragment<2>& v, const float* v_smem, int pitch) {
+  split_values(v_smem, pitch, [&](int half, int i, uint32_t high, uint32_t low) {
+    v.b[0][half][i] = high;
+    v.b[1][half][i] = low;
+  });
+}
+__device__ __forceinline__ void load_a(ValueFragment<2>& v, const float* v_smem, int pitch) {
+  split_values(v_smem, pitch, [&](int half, int i, uint32_t high, uint32_t low) {
+    v.a[0][2 * i + half] = high;
+    v.a[1][2 * i + half] = low;
+  });
 }
 
 // One state warp: it owns kWarpColumns value columns of the state.
@@ -50,6 +69,10 @@ class StateWarp {
   static constexpr int kTiles = Tiling::kWarpColumns / 16;
   static constexpr int kHalves = 2 * kTiles;  // of 8 columns
   static constexpr int kValueParts = sizeof(T) / 2;
+  // Whether the state leaves registers for more than one sub-chunk at a time.
+  static constexpr bool kAhead = kTiles * Tiling::kE / 2 <= 32;
+  // Sums of products that do not wait for each other: four of them hide how long a product takes.
+  static constexpr int kChains = kAhead ? 4 / kHalves : 1;
   // [doc:uncut]
   // Tensor cores cut a float off after 10 bits of mantissa, half a unit of them too low on average:
   // 2^-11 E(1 / mantissa). Every output is a sum of products of two such floats.
@@ -66,44 +89,89 @@ class StateWarp {
   // [doc:state_rounds]
   __device__ __forceinline__ void run(bool accumulate) {
     load_state();
-    block_.meet(kRound);  // nothing to take yet: the first packets are being prepared
-    float o[kHalves][4] = {};
+    block_.meet();  // nothing to take yet: the first packets are being prepared
+    const bool columns_whole =
+        block_.aligned && !accumulate && m0_ + Tiling::kWarpColumns <= block_.x.v.D;
     // Whether S is the state behind the last packet's rows; else it is still halfway.
     bool settled = true;
 #pragma unroll 1
     for (int round = 0; round < block_.rounds; ++round) {
-      block_.meet(kRound);  // the packets of this round are whole
+      block_.meet();  // the packets of this round are whole
       const bool strong = block_.any_incomplete(round);
-#pragma unroll 1
-      for (int sub = 0; sub < Tiling::kSubChunks;) {
-        const auto& packet = block_.smem.packets[round % 2][sub];
-        take(packet, settled ? packet.in : packet.between, values(round, sub), o);
-        settled = strong;
-        if (strong) {
-          scale_state(packet.out);
-          if (block_.incomplete(round, sub)) {
-            block_.meet(kTaken);  // before the next packet is prepared
-            block_.meet(kWhole);  // before it is taken
-            continue;
-          }
-        }
-        if constexpr (kOutputs) store_outputs(o, round, sub, accumulate);
-#pragma unroll
-        for (int half = 0; half < kHalves; ++half) {
-#pragma unroll
-          for (int i = 0; i < 4; ++i) o[half][i] = 0;
-        }
-        ++sub;
+      const bool whole = columns_whole && block_.first_row(round + 1) <= block_.end;
+      if (kAhead && !strong && (whole || !kOutputs)) {
+        take_whole_round(round, settled);
+      } else {
+        take_any_round(round, settled, strong, columns_whole, accumulate);
       }
+      settled = strong;
     }
     if (!settled) {
       scale_state(block_.smem.packets[(block_.rounds - 1) % 2][Tiling::kSubChunks - 1].out);
     }
     store_state();
+    if (block_.wants_log_decay()) {  // which the preparing warps store: they meet twice
+      block_.meet();
+      block_.meet();
+    }
   }
   // [/doc:state_rounds]
 
  private:
+  // [doc:whole_round]
+  // A round with nothing special: one packet for each sub-chunk, all rows and columns are there. No
+  // branches, so that the compiler can begin with a sub-chunk while it waits for the one before.
+  __device__ __forceinline__ void take_whole_round(int round, bool settled) {
+    const auto& packets = block_.smem.packets[round % 2];
+    T* o_rows = output_rows(block_.first_row(round));
+#pragma unroll
+    for (int sub = 0; sub < Tiling::kSubChunks; ++sub) {
+      float o[kHalves][4] = {};
+      take(packets[sub], sub == 0 && settled ? packets[sub].in : packets[sub].between,
+           values(round, sub), o);
+      if constexpr (kOutputs) {
+        store_whole(o, o_rows + sub * kSubChunk * block_.x.o.stride_l);
+      }
+    }
+  }
+  // [/doc:whole_round]
+
+  // [doc:any_round]
+  // Any round: rows or columns may be missing, and a strong sub-chunk comes in several packets.
+  __device__ __forceinline__ void take_any_round(int round, bool settled, bool strong,
+                                                 bool columns_whole, bool accumulate) {
+    const auto& packets = block_.smem.packets[round % 2];
+    float o[kHalves][4] = {};
+#pragma unroll 1
+    for (int sub = 0; sub < Tiling::kSubChunks;) {
+      take(packets[sub], settled ? packets[sub].in : packets[sub].between, values(round, sub), o);
+      settled = strong;
+      if (strong) {
+        scale_state(packets[sub].out);
+        if (block_.incomplete(round, sub)) {
+          block_.meet();  // before the next packet is prepared
+          block_.meet();  // before it is taken
+          continue;
+        }
+      }
+      if constexpr (kOutputs) {
+        const int row0 = block_.first_row(round) + sub * kSubChunk;
+        if (columns_whole && row0 + kSubChunk <= block_.end) {
+          store_whole(o, output_rows(row0));
+        } else {
+          store_some(o, row0, accumulate);
+        }
+      }
+#pragma unroll
+      for (int half = 0; half < kHalves; ++half) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) o[half][i] = 0;
+      }
+      ++sub;
+    }
+  }
+  // [/doc:any_round]
+
   __device__ __forceinline__ const T* values(int round, int sub) const {
     return &block_.smem.v[round % (Tiling::kSlots + 1)][sub * kSubChunk][column_];
   }
@@ -131,10 +199,17 @@ class StateWarp {
     ValueFragment<kValueParts> v[kTiles];
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
-      load_values(v[tile], v_smem + tile * 16, Tiling::kPitchV);
+      load_b(v[tile], v_smem + tile * 16, Tiling::kPitchV);
+      if constexpr (kValueParts == 1) load_a(v[tile], v_smem + tile * 16, Tiling::kPitchV);
     }
 
     if constexpr (kOutputs) {
+      float sums[kChains][kHalves][4] = {};
+#pragma unroll
+      for (int half = 0; half < kHalves; ++half) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) sums[0][half][i] = o[half][i];
+      }
       // q S: the accumulators of S are B operands as they are.
 #pragma unroll
       for (int n = 0; n < Tiling::kE / 8; ++n) {
@@ -143,7 +218,8 @@ class StateWarp {
 #pragma unroll
         for (int half = 0; half < kHalves; ++half) {
           const float* s = &S_[half / 2][n][half % 2 * 2];
-          mma_m16n8k8_tf32(o[half], q, {__float_as_uint(s[0]), __float_as_uint(s[1])}, o[half]);
+          auto& sum = sums[n % kChains][half];
+          mma_m16n8k8_tf32(sum, q, {__float_as_uint(s[0]), __float_as_uint(s[1])}, sum);
         }
       }
       // scores v. Low parts are not multiplied with low parts.
@@ -155,13 +231,29 @@ class StateWarp {
         for (int half = 0; half < kHalves; ++half) {
 #pragma unroll
           for (int part = 0; part < (i % 2 == 0 ? kValueParts : 1); ++part) {
-            mma_m16n8k16(o[half], scores, v[half / 2].b[part][half % 2], o[half]);
+            auto& sum = sums[i % kChains][half];
+            mma_m16n8k16(sum, scores, v[half / 2].b[part][half % 2], sum);
           }
+        }
+      }
+#pragma unroll
+      for (int half = 0; half < kHalves; ++half) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+#pragma unroll
+          for (int chain = 1; chain < kChains; ++chain) sums[0][half][i] += sums[chain][half][i];
+          o[half][i] = sums[0][half][i];
         }
       }
     }
 
     // S^T += v^T k.
+    if constexpr (kValueParts > 1) {
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile) {
+        load_a(v[tile], v_smem + tile * 16, Tiling::kPitchV);
+      }
+    }
     const int matrix = (lane_ % 16 * Tiling::kPitch + lane_ / 16 * 8) / 2;
 #pragma unroll
     for (int n = 0; n < Tiling::kE / 8; n += 2) {
@@ -182,26 +274,29 @@ class StateWarp {
   }
   // [/doc:take]
 
-  __device__ __forceinline__ void store_outputs(const float (&o)[kHalves][4], int round, int sub,
-                                                bool accumulate) const {
+  // Where the lane's outputs of the sub-chunk go that begins with row0.
+  __device__ __forceinline__ T* output_rows(int row0) const {
+    return block_.x.o.row(block_.b, block_.h, row0 + lane_ / 4) + m0_ + lane_ % 4 * 2;
+  }
+
+  __device__ __forceinline__ void store_whole(const float (&o)[kHalves][4], T* o_rows) const {
+    const float scale = block_.x.scale * kUncut;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+#pragma unroll
+      for (int half = 0; half < kHalves; ++half) {
+        store_pair(o_rows + half * 8, o[half][2 * i] * scale, o[half][2 * i + 1] * scale);
+      }
+      o_rows += 8 * block_.x.o.stride_l;
+    }
+  }
+
+  __device__ __forceinline__ void store_some(const float (&o)[kHalves][4], int row0,
+                                             bool accumulate) const {
     const TensorView<T>& target = block_.x.o;
     const float scale = block_.x.scale * kUncut;
-    const int row0 = block_.begin + round * Tiling::kRows + sub * kSubChunk;
     const int m = m0_ + lane_ % 4 * 2;
-    T* o_rows = target.row(block_.b, block_.h, row0 + lane_ / 4) + m;
-    const bool whole = block_.aligned && !accumulate && row0 + kSubChunk <= block_.end &&
-                       m0_ + Tiling::kWarpColumns <= target.D;
-    if (whole) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-#pragma unroll
-        for (int half = 0; half < kHalves; ++half) {
-          store_pair(o_rows + half * 8, o[half][2 * i] * scale, o[half][2 * i + 1] * scale);
-        }
-        o_rows += 8 * target.stride_l;
-      }
-      return;
-    }
+    T* o_rows = output_rows(row0);
 #pragma unroll
     for (int half = 0; half < kHalves; ++half) {
 #pragma unroll

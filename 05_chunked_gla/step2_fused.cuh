@@ -118,9 +118,12 @@ template <class T>
 void fused_segments(const GlaOperands<T>& x, const Segments& segments, cudaStream_t stream) {
   constexpr bool kFloat = sizeof(T) == 4;
   auto run = [&]<class Tiling>(Tiling) { launch_fused<Tiling>(x, segments, false, stream); };
-  const int64_t E = x.k.D, tiles = (x.v.D + column_tile(E) - 1) / column_tile(E);
-  // Whether every block has a multiprocessor to itself: then more warps share the work of a block.
-  [[maybe_unused]] const bool alone = x.k.B * x.k.H * segments.count * tiles <= multiprocessors();
+  const int64_t E = x.k.D, heads = x.k.B * x.k.H * segments.count;
+  // Whether every block has a multiprocessor to itself: then more warps share the work of a block,
+  // and fewer columns.
+  [[maybe_unused]] const auto alone = [&](int columns) {
+    return heads * ((x.v.D + columns - 1) / columns) <= multiprocessors();
+  };
   //                                 E  columns warps sub-chunks slots slab blocks
   if constexpr (kFloat) {
     if (E <= 64) return run(Tiling<T, 64, 16, 4, 2, 3, 32, 1>());
@@ -129,7 +132,8 @@ void fused_segments(const GlaOperands<T>& x, const Segments& segments, cudaStrea
     }
   } else {
     if constexpr (!kSanitized) {
-      if (E <= 64 && alone) return run(Tiling<T, 64, 16, 4, 4, 3, 32, 1>());
+      if (E <= 64 && alone(32)) return run(Tiling<T, 64, 16, 2, 4, 3, 32, 1>());
+      if (E <= 64 && alone(64)) return run(Tiling<T, 64, 16, 4, 4, 3, 32, 1>());
       if (E > 64 && E <= 128) return run(Tiling<T, 128, 32, 4, 2, 3, 64, 1>());
     }
     if (E <= 64) return run(Tiling<T, 64, 32, 2, 2, 3, 32, 2>());

@@ -238,7 +238,7 @@ verify() {
       fi
     done
     for example in "$build/$stage"/*; do
-      if [[ -f $example && -x $example && $example != */"$stage" ]]; then
+      if [[ -f $example && -x $example && $example != */"$stage" && $example != *_sanitize ]]; then
         attempt "verify $stage $(basename "$example")" example "$example"
       fi
     done
@@ -280,7 +280,9 @@ sanitize() {
 }
 
 sanitize_one() {  # TOOL STAGE KERNEL DTYPE
-  local status=0 inputs='' flags summary
+  local status=0 inputs='' flags summary program=$build/$2/$2
+  # A stage may have a build of its own for these tools.
+  [[ ! -x ${program}_sanitize ]] || program+=_sanitize
   # Mild gates but for some of minus infinity: both ways through the kernels. With the mask and, by
   # the stage's checks, without.
   [[ $2 != 0[56]_* ]] || inputs='--inputs resets'
@@ -290,7 +292,7 @@ sanitize_one() {  # TOOL STAGE KERNEL DTYPE
   read -ra flags <<<"$(at_shapes "--kernel $3 --dtype $4 $inputs" "${shapes[@]}")"
   printf '\n=== %s: %s, %s %s\n' "$1" "$2" "${*:3}" "$inputs" >>"$out/sanitize.log"
   "${no_grid[@]}" compute-sanitizer --tool "$1" --error-exitcode 99 --print-limit 20 \
-    "$build/$2/$2" "${flags[@]}" --verify-only >"$out/sanitize.part" 2>&1 || status=$?
+    "$program" "${flags[@]}" --verify-only >"$out/sanitize.part" 2>&1 || status=$?
   summary=$(grep ' SUMMARY: ' "$out/sanitize.part" || true)
   printf '%s\n' "${summary:-no summary}"
   cat "$out/sanitize.part" >>"$out/sanitize.log"
