@@ -122,6 +122,15 @@ class Tables(unittest.TestCase):
         self.assertEqual(page.count("bf16 mma.sync at 600 TFLOP/s"), 3)
         self.assertIn("| 16,8,4096,64,64 | `05_chunked_gla`, recurrent | 3.2 | 4 |", page)
 
+    def test_another_operator_is_marked_as_such(self):
+        other = {"operator": "older product", "inputs": "mild", "kernel": "03_older", "median_ms": 2.0}
+        self.record(
+            "a.jsonl", [sample.record(stage="04_double_buffer", kernel="fast", ms=3.0, other=other)]
+        )
+        chapter = self.filled("docs/04.md")
+        self.assertIn("**another operator**", chapter)
+        self.assertIn("| older product, inputs mild | `03_older` | 2 | 3 (fast) | 1.50× |", chapter)
+
     def test_a_lone_kernel_has_no_column_for_its_predecessor(self):
         self.write("docs/04.md", CHAPTER.replace("04_double_buffer", "02_naive_cuda"))
         self.record("time.jsonl", sample.ladder())
