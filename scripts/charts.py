@@ -120,7 +120,7 @@ def limit_of_device(result):
     limits = [(result.bytes / (result.copy_gb_per_s * 1e6), "memory")]
     if result.mma_tflop_per_s:
         rate = result.mma_tflop_per_s / (2 if result.dtype == "f32" else 1)
-        limits.append((result.flops / (rate * 1e9), "tensor cores"))
+        limits.append((result.flops / (rate * 1e9), "tensor cores, mma.sync"))
     elif result.dtype == "f32":
         limits.append((result.flops / (result.fma_tflop_per_s * 1e9), "fp32 arithmetic"))
     return max(limits)
@@ -305,10 +305,11 @@ def draw_crossover(lines):
         axes.annotate(
             f"L = {found[0]:,.0f}",
             found,
-            (12, -14 - 14 * i),
+            (40, -30 - 24 * i),
             textcoords="offset points",
             color=INK,
             bbox=HALO,
+            arrowprops={"arrowstyle": "-", "color": FAINT, "shrinkB": 6},
         )
     lengths = sorted({result.shape.L for result in everything})
     axes.set_xlim(lengths[0] / 1.3, lengths[-1] * 1.5)
@@ -438,7 +439,7 @@ def draw_group(results, shapes, out, prefix):
             save(draw_speedup(results, shape), out, name)
     found = sweeps(results)
     if found:
-        longest = max(found.values(), key=lambda kernels: max(map(len, kernels.values())))
+        longest = max(found.values(), key=lambda kernels: max(map(max, kernels.values())))
         save(draw_length(longest, results), out, f"{prefix}length")
     else:
         print(f"no {prefix}length chart: no kernel was timed at three lengths")

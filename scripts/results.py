@@ -216,8 +216,13 @@ def ladder(results):
         home = home_stage(result.kernel, results)
         seen = chosen.get(result.kernel)
         if seen is None or result.stage == home or seen.stage != home:
-            chosen[result.kernel] = result  # a dict keeps the place of the first
-    return sorted(chosen.values(), key=lambda result: home_stage(result.kernel, results))
+            chosen[result.kernel] = result
+    by_date = sorted(results, key=lambda result: result.date)
+    recorded = list(dict.fromkeys(result.kernel for result in by_date))
+    return sorted(
+        chosen.values(),
+        key=lambda result: (home_stage(result.kernel, results), recorded.index(result.kernel)),
+    )
 
 
 def only_device(results):

@@ -210,7 +210,7 @@ class Charts(unittest.TestCase):
         self.assertEqual(limit(mma_tflop_per_s=600.0)[1], "memory")
         # As tf32, at half the rate.
         self.assertAlmostEqual(limit(mma_tflop_per_s=60.0)[0], 0.2863, 4)
-        self.assertEqual(limit(mma_tflop_per_s=60.0)[1], "tensor cores")
+        self.assertEqual(limit(mma_tflop_per_s=60.0)[1], "tensor cores, mma.sync")
 
     def test_another_shape(self):
         other = (1, 8, 16384, 64, 64)
