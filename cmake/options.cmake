@@ -24,6 +24,12 @@ option(ATTN_GPU "Compile kernels with nvcc; OFF: run them on the CPU (common/sim
 set(ATTN_SANITIZE "" CACHE STRING "Sanitizers of the CPU build: empty, address or thread")
 set_property(CACHE ATTN_SANITIZE PROPERTY STRINGS "" address thread)
 
+option(ATTN_MICROSCOPE "Count what kernels ask of memory (common/simt/microscope; clang only)" OFF)
+if(ATTN_MICROSCOPE AND (ATTN_GPU OR ATTN_SANITIZE OR NOT CMAKE_CXX_COMPILER_ID MATCHES Clang))
+  message(FATAL_ERROR "ATTN_MICROSCOPE needs clang, ATTN_GPU=OFF and no ATTN_SANITIZE: "
+    "use the preset `microscope`")
+endif()
+
 add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-Wall> $<$<COMPILE_LANGUAGE:CXX>:-Wextra>)
 
 if(ATTN_GPU)
@@ -64,7 +70,16 @@ function(attn_cuda_sources)
   if(CMAKE_CXX_COMPILER_ID MATCHES Clang)
     list(APPEND options -mllvm -pragma-unroll-threshold=1 -Wno-pass-failed)
   endif()
-  if(NOT ATTN_SANITIZE)
+  if(ATTN_MICROSCOPE)
+    # Every load, store and basic block calls common/simt/microscope/hooks.cpp. -O1 accesses memory
+    # as often as nvcc's code does: less keeps registers in memory, more unrolls divergent loops.
+    # Blocks stay in the order of the source, by which the lanes of a warp find together again.
+    list(APPEND options -O1 -fsanitize=thread -fsanitize-coverage=bb,no-prune,trace-pc
+      -fno-vectorize -fno-slp-vectorize -mllvm -tsan-instrument-read-before-write=1
+      -mllvm -disable-block-placement -mllvm -sink-common-insts=0
+      -mllvm -hoist-common-insts=0 -gline-tables-only
+      -gdwarf-4)
+  elseif(NOT ATTN_SANITIZE)
     list(APPEND options $<$<CONFIG:Release>:-O2>)
   endif()
   set_source_files_properties(${ARGN} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "${options}")

@@ -32,6 +32,7 @@ Block::Block()
     : threads_(std::make_unique<Thread[]>(kMaxThreads)),
       static_shared_(kStaticSharedCapacity),
       dynamic_shared_(kDynamicSharedCapacity),
+      recorder_(static_shared_, dynamic_shared_),
       tsan_main_(tsan::current()) {
   next_.fill(0);
 }
@@ -101,6 +102,7 @@ void Block::begin(const Launch& launch, uint64_t index) {
   for (NamedBarrier& barrier : named_barriers_) barrier = {};
   error_.clear();
   static_type_ = nullptr;
+  recorder_.begin_block(launch.threads);
   make_all_ready();
 }
 
@@ -117,6 +119,7 @@ void Block::end() {
     }
   }
   if constexpr (kTsan) unmap_stacks(tsan_stacks_, launch_->threads);
+  recorder_.end_block(static_shared_.size() + launch_->dynamic_shared_bytes);
   static_shared_.close();
   dynamic_shared_.close();
   running_ = nullptr;
@@ -154,6 +157,7 @@ Fiber& Block::fiber_main(void* argument, Fiber& self) {
 void Block::run_thread(int id) {
   current_ = id;
   threadIdx = threads_[id].index;
+  recorder_.enter(id);
   std::string thrown;
   try {
     if (!failed_) launch_->kernel(launch_->context);
@@ -169,6 +173,7 @@ void Block::run_thread(int id) {
                                          std::to_string(id) + ": " + thrown);
   }
   threads_[id].fiber = nullptr;
+  recorder_.thread_ended(id);
   ++ended_;
   tsan::release(&tsan_launch_tag);
 }
@@ -231,6 +236,7 @@ inline void Block::continue_with(Fiber& from, int id) {
 
 // The running thread gives the turn to another, and returns when it has been made ready.
 void Block::suspend() {
+  if (failed_) throw Cancelled{};
   const int id = current_;
   const int next = take_next();
   if (next == id) return;
@@ -242,7 +248,17 @@ void Block::suspend() {
   }
   current_ = id;
   threadIdx = threads_[id].index;
+  recorder_.enter(id);
   if (failed_) throw Cancelled{};
+}
+
+void Block::give_way() {
+  next_[current_ / kWarpSize] |= 1u << current_ % kWarpSize;
+  try {
+    suspend();
+  } catch (const Cancelled&) {
+    // The caller is no kernel and may not be able to throw: the thread's next wait does.
+  }
 }
 
 void Block::fail(Site site, const std::string& what) {
@@ -289,7 +305,11 @@ void Block::release_barrier() {
   }
 }
 
-void block_barrier(Site site) { Block::running().barrier(site); }
+void block_barrier(Site site) {
+  Block& block = Block::running();
+  block.recorder().barrier(~0u, __builtin_return_address(0));
+  block.barrier(site);
+}
 
 void thread_fence() {
   static char tag;  // fences order memory across blocks; one tag for all is coarse but sound

@@ -8,6 +8,9 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "common/simt/microscope/device_memory.hpp"
+#include "common/simt/sanitizers.hpp"
+
 struct CUevent_st {
   std::chrono::steady_clock::time_point time;
 };
@@ -180,11 +183,20 @@ cudaError_t cudaMalloc(void** pointer, std::size_t bytes) {
   if (bytes == 0) return cudaSuccess;
   // Linux would promise more than there is, and kill us when it is used.
   if (bytes > memory(_SC_PHYS_PAGES)) return result(cudaErrorMemoryAllocation);
-  return result(posix_memalign(pointer, 256, bytes) == 0 ? cudaSuccess : cudaErrorMemoryAllocation);
+  if constexpr (simt::kMicroscope) {
+    *pointer = simt::microscope::allocate(bytes);
+  } else if (posix_memalign(pointer, 256, bytes) != 0) {
+    *pointer = nullptr;
+  }
+  return result(*pointer != nullptr ? cudaSuccess : cudaErrorMemoryAllocation);
 }
 
 cudaError_t cudaFree(void* pointer) {
-  std::free(pointer);
+  if constexpr (simt::kMicroscope) {
+    simt::microscope::release(pointer);
+  } else {
+    std::free(pointer);
+  }
   return cudaSuccess;
 }
 

@@ -73,4 +73,11 @@ constexpr bool kTsan = true;
 constexpr bool kTsan = false;
 #endif
 
+// The build that counts what kernels ask of memory (microscope/).
+#ifdef SIMT_MICROSCOPE
+constexpr bool kMicroscope = true;
+#else
+constexpr bool kMicroscope = false;
+#endif
+
 }  // namespace simt

@@ -57,7 +57,11 @@ void Block::collective(WarpRequest& request) {
   if (tag != nullptr) acquire(tag, warp, request.mask);
 }
 
-void warp_collective(WarpRequest& request) { Block::running().collective(request); }
+void warp_collective(WarpRequest& request) {
+  Block& block = Block::running();
+  block.recorder().collective(request, __builtin_return_address(0));
+  block.collective(request);
+}
 
 namespace {
 

@@ -14,12 +14,36 @@ struct dim3 {
   constexpr dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
 };
 
+#ifdef SIMT_MICROSCOPE
+// A copy is one access, as on the GPU: clang would make it one for each member.
+#define SIMT_COPIED_WHOLE(name, T)                                                             \
+  name() = default;                                                                            \
+  __attribute__((always_inline)) name(const name& other) { *this = other; }                    \
+  __attribute__((always_inline)) name& operator=(const name& other) {                          \
+    typedef T __attribute__((vector_size(sizeof(name)), may_alias)) Whole;                     \
+    *reinterpret_cast<Whole*>(this) = *reinterpret_cast<const Whole*>(&other);                 \
+    return *this;                                                                              \
+  }
+#define SIMT_VECTOR_CONSTRUCTORS(name, T)                                              \
+  constexpr name##2(T x, T y) : x(x), y(y) {}                                          \
+  SIMT_COPIED_WHOLE(name##2, T)
+#define SIMT_VECTOR_CONSTRUCTORS4(name, T)                                             \
+  constexpr name##4(T x, T y, T z, T w) : x(x), y(y), z(z), w(w) {}                    \
+  SIMT_COPIED_WHOLE(name##4, T)
+#else
+#define SIMT_COPIED_WHOLE(name, T)
+#define SIMT_VECTOR_CONSTRUCTORS(name, T)
+#define SIMT_VECTOR_CONSTRUCTORS4(name, T)
+#endif
+
 #define SIMT_VECTOR_TYPES(T, name, align2, align4)             \
   struct __attribute__((may_alias, aligned(align2))) name##2 { \
     T x, y;                                                    \
+    SIMT_VECTOR_CONSTRUCTORS(name, T)                          \
   };                                                           \
   struct __attribute__((may_alias, aligned(align4))) name##4 { \
     T x, y, z, w;                                              \
+    SIMT_VECTOR_CONSTRUCTORS4(name, T)                         \
   };                                                           \
   inline name##2 make_##name##2(T x, T y) { return {x, y}; }   \
   inline name##4 make_##name##4(T x, T y, T z, T w) { return {x, y, z, w}; }
