@@ -77,7 +77,7 @@ function(attn_cuda_sources)
     list(APPEND options -O1 -fsanitize=thread -fsanitize-coverage=bb,no-prune,trace-pc
       -fno-vectorize -fno-slp-vectorize -mllvm -tsan-instrument-read-before-write=1
       -mllvm -disable-block-placement -mllvm -sink-common-insts=0
-      -mllvm -hoist-common-insts=0 -gline-tables-only
+      -mllvm -hoist-common-insts=0 -mllvm -disable-vector-combine -gline-tables-only
       -gdwarf-4)
   elseif(NOT ATTN_SANITIZE)
     list(APPEND options $<$<CONFIG:Release>:-O2>)

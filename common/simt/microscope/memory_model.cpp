@@ -79,6 +79,17 @@ uint32_t part(const WarpAccess& access, int size, int index) {
 // Lanes that one pass can serve.
 int lanes_per_pass(const WarpAccess& access) { return access.bytes <= 4 ? 32 : 128 / access.bytes; }
 
+// How many pieces the copy falls into, each within `bytes` of global memory and a line of shared.
+int copy_pieces(const WarpCopy& copy, int bytes) {
+  WarpAccess pieces = copy.read;
+  for_each_lane(pieces.lanes, [&](int lane) {
+    pieces.address[lane] = copy.read.address[lane] / bytes << 16 | copy.shared[lane] / 128;
+  });
+  return count_distinct(pieces, [](uint64_t piece) { return piece; });
+}
+
+int zero_passes(const WarpCopy& copy) { return copy.zeros ? 32 * copy.read.bytes / 128 : 0; }
+
 }  // namespace
 
 int sectors(const WarpAccess& access) {
@@ -144,6 +155,14 @@ int load_wavefronts(const WarpAccess& access) {
     }
   }
   return passes;
+}
+
+int copy_sectors(const WarpCopy& copy) { return copy_pieces(copy, kSectorBytes); }
+
+int copy_wavefronts(const WarpCopy& copy) { return copy_pieces(copy, 128) + zero_passes(copy); }
+
+int ideal_copy_wavefronts(const WarpCopy& copy) {
+  return (std::popcount(copy.read.lanes) * copy.read.bytes + 127) / 128 + zero_passes(copy);
 }
 
 int ideal_wavefronts(const WarpAccess& access, int wavefronts) {

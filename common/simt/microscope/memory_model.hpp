@@ -40,6 +40,19 @@ int distinct_bytes(const WarpAccess& access);
 int load_wavefronts(const WarpAccess& access);
 int store_wavefronts(const WarpAccess& access);
 
+// cp.async: from global memory to `shared`, addresses as the banks count them. A pass moves what lies
+// in one 128-byte line of global memory and belongs in one line of shared memory; a sector that is
+// torn between two of the latter counts twice. Lanes with nothing to read write zeros, in passes of
+// their own: as many as a whole warp would take.
+struct WarpCopy {
+  WarpAccess read;  // the lanes that read
+  std::array<uint64_t, 32> shared{};
+  bool zeros = false;  // are there others?
+};
+int copy_sectors(const WarpCopy& copy);
+int copy_wavefronts(const WarpCopy& copy);
+int ideal_copy_wavefronts(const WarpCopy& copy);
+
 // As few as an access of so many lanes can take: what Nsight Compute calls ideal.
 int ideal_wavefronts(const WarpAccess& access, int wavefronts);
 

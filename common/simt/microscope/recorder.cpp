@@ -5,7 +5,6 @@
 
 #include "common/simt/block.hpp"
 #include "common/simt/microscope/launches.hpp"
-#include "common/simt/microscope/memory_model.hpp"
 
 namespace simt::microscope {
 
@@ -79,9 +78,12 @@ void Recorder::meet(Kind kind, unsigned mask, const void* code) {
 
 void Recorder::copy(const AsyncCopy& copy, const void* code) {
   if (!counting_) return;
-  record(Kind::copy_load, copy.valid ? reinterpret_cast<uint64_t>(copy.source) : 0, copy.bytes,
-         code);
-  record(Kind::copy_store, reinterpret_cast<uint64_t>(copy.destination), copy.bytes, code);
+  const uint64_t to = reinterpret_cast<uint64_t>(copy.destination);
+  const bool in_static = to - static_begin_ < static_size_;
+  record(Kind::copy_load,
+         copy_addresses(copy.valid ? reinterpret_cast<uint64_t>(copy.source) : 0,
+                        to - (in_static ? static_begin_ : dynamic_begin_)),
+         copy.bytes, code);
 }
 
 void Recorder::make_room() {
@@ -104,47 +106,78 @@ void Recorder::replay_warp(int warp) {
 
 void Recorder::count(const std::array<const Event*, 32>& events, uint32_t lanes) {
   const Event& first = *events[std::countr_zero(lanes)];
-  WarpAccess access{lanes, first.bytes, {}};
-  if (!lanes_meet(first.kind)) {
+  if (lanes_meet(first.kind)) {
+    one_more(first, first.kind, Space::none, lanes);
+  } else if (first.kind == Kind::copy_load) {
+    count_copy(first, events, lanes);
+  } else {
+    WarpAccess access{lanes, first.bytes, {}};
     for (uint32_t rest = lanes; rest != 0; rest &= rest - 1) {
       const int lane = std::countr_zero(rest);
       access.address[lane] = events[lane]->address;
-      if (events[lane]->address == 0) access.lanes &= ~(1u << lane);
     }
-    if (access.lanes == 0) return;  // cp.async with nothing to read
+    is_shared(first.address) ? count_shared(first, access) : count_global(first, access);
   }
+}
 
-  const uint64_t address = access.address[std::countr_zero(access.lanes)];
-  const Space space = lanes_meet(first.kind) ? Space::none
-                      : is_shared(address)   ? Space::shared
-                                             : Space::global;
-  Count& count = counts_.at(first.place, space);
-  count.kind = first.kind;
+Count& Recorder::one_more(const Event& event, Kind kind, Space space, uint32_t lanes) {
+  Count& count = counts_.at(event.place, space);
+  count.kind = kind;
   count.space = space;
-  count.bytes = first.bytes;
+  count.bytes = event.bytes;
   ++count.warps;
-  count.lanes += std::popcount(access.lanes);
-  if (space == Space::none) return;
+  count.lanes += std::popcount(lanes);
+  return count;
+}
 
-  const bool reads = first.kind == Kind::load || first.kind == Kind::copy_load;
+void Recorder::count_shared(const Event& event, const WarpAccess& access) {
+  Count& count = one_more(event, event.kind, Space::shared, access.lanes);
+  const int wavefronts =
+      event.kind == Kind::load ? load_wavefronts(access) : store_wavefronts(access);
   count.asked += distinct_bytes(access);
-  if (space == Space::shared) {
-    const int wavefronts = reads ? load_wavefronts(access) : store_wavefronts(access);
-    count.wavefronts += wavefronts;
-    count.ideal += ideal_wavefronts(access, wavefronts);
-    return;
-  }
-  if (first.kind == Kind::atomic) {
+  count.wavefronts += wavefronts;
+  count.ideal += ideal_wavefronts(access, wavefronts);
+}
+
+void Recorder::count_global(const Event& event, const WarpAccess& access) {
+  Count& count = one_more(event, event.kind, Space::global, access.lanes);
+  count.asked += distinct_bytes(access);
+  if (event.kind == Kind::atomic) {
     count.sectors += atomic_sectors(access);
     count.contention = std::max(count.contention, contention(access));
   } else {
     count.sectors += sectors(access);
   }
+  note_touched(event.kind, access);
+}
+
+void Recorder::count_copy(const Event& event, const std::array<const Event*, 32>& events,
+                          uint32_t lanes) {
+  WarpCopy copy{{0, event.bytes, {}}};
+  for (uint32_t rest = lanes; rest != 0; rest &= rest - 1) {
+    const int lane = std::countr_zero(rest);
+    copy.read.address[lane] = copy_from(events[lane]->address);
+    copy.shared[lane] = copy_to(events[lane]->address);
+    if (copy.read.address[lane] != 0) copy.read.lanes |= 1u << lane;
+  }
+  copy.zeros = copy.read.lanes != lanes;
+  if (copy.read.lanes != 0) {
+    Count& from = one_more(event, Kind::copy_load, Space::global, copy.read.lanes);
+    from.asked += distinct_bytes(copy.read);
+    from.sectors += copy_sectors(copy);
+    note_touched(Kind::copy_load, copy.read);
+  }
+  Count& to = one_more(event, Kind::copy_store, Space::shared, lanes);
+  to.wavefronts += copy_wavefronts(copy);
+  to.ideal += ideal_copy_wavefronts(copy);
+}
+
+void Recorder::note_touched(Kind kind, const WarpAccess& access) {
   for (uint32_t rest = access.lanes; rest != 0; rest &= rest - 1) {
     const uint64_t at = access.address[std::countr_zero(rest)];
-    if (reads || first.kind == Kind::atomic) note_read(at, first.bytes);
-    if (!reads) note_written(at, first.bytes);
-    if (first.kind == Kind::atomic) most_atomics_ = std::max(most_atomics_, note_atomic(at));
+    if (kind != Kind::store) note_read(at, access.bytes);
+    if (kind == Kind::store || kind == Kind::atomic) note_written(at, access.bytes);
+    if (kind == Kind::atomic) most_atomics_ = std::max(most_atomics_, note_atomic(at));
   }
 }
 

@@ -33,6 +33,7 @@ struct Recorder {
 
 #include "common/simt/microscope/counts.hpp"
 #include "common/simt/microscope/device_memory.hpp"
+#include "common/simt/microscope/memory_model.hpp"
 
 namespace simt::microscope {
 // Of one block at a time: each of the emulator's workers has one.
@@ -74,7 +75,14 @@ class Recorder {
   }
   void make_room();
   void replay_warp(int warp);
+
+  // What an instruction of the warp cost.
   void count(const std::array<const Event*, 32>& events, uint32_t lanes);
+  void count_shared(const Event& event, const WarpAccess& access);
+  void count_global(const Event& event, const WarpAccess& access);
+  void count_copy(const Event& event, const std::array<const Event*, 32>& events, uint32_t lanes);
+  Count& one_more(const Event& event, Kind kind, Space space, uint32_t lanes);
+  void note_touched(Kind kind, const WarpAccess& access);
 
   static inline constinit thread_local Recorder* current_ = nullptr;
 

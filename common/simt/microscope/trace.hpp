@@ -21,8 +21,8 @@ enum class Kind : uint8_t {
   load,
   store,
   atomic,
-  copy_load,   // cp.async: from global memory; address 0 where it reads nothing
-  copy_store,  // and to shared memory
+  copy_load,   // cp.async: what it reads of global memory
+  copy_store,  // and writes to shared memory; both are one event, a copy_load
   // From here on the lanes of a mask meet.
   barrier,
   named_barrier,
@@ -36,12 +36,18 @@ enum class Kind : uint8_t {
 constexpr bool lanes_meet(Kind kind) { return kind >= Kind::barrier; }
 
 struct Event {
-  uint64_t address;  // where lanes meet: their mask
+  uint64_t address;  // of a copy: of both (copy_addresses); where lanes meet: their mask
   Place place;
   uint16_t bytes;
   Kind kind;
 };
 static_assert(sizeof(Event) == 16);
+
+// A copy's two addresses in one number: in global memory, 0 if it reads nothing, and from the
+// beginning of the block's shared memory.
+inline uint64_t copy_addresses(uint64_t global, uint64_t shared) { return shared / 4 << 48 | global; }
+inline uint64_t copy_from(uint64_t both) { return both & 0xffffffffffff; }
+inline uint64_t copy_to(uint64_t both) { return (both >> 48) * 4; }
 
 // One thread's events that have not been replayed yet.
 class Lane {
