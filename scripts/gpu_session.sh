@@ -354,7 +354,8 @@ patterns_of_probe() {
   ncu --clock-control none -f -o "$report" --section SourceCounters --kernel-name 'regex:_kernel' \
     "$build/tests/pattern_probe" >"$out/patterns.log" 2>&1 || status=$?
   ncu --import "$report.ncu-rep" --csv --page source --print-source sass 2>>"$out/patterns.log" |
-    grep -E '^"(Kernel Name|Address)"|(LDS|LDSM|STS|LDG|STG|RED|REDG)[.A-Z0-9]* ' >"$out/patterns.csv"
+    grep -E '^"(Kernel Name|Address)"|(LDS|LDSM|STS|LDG|STG|RED|REDG)[.A-Z0-9]* ' |
+    cut -d'"' -f1-49 | awk '/^"[AK]/ || !seen[$0]++' >"$out/patterns.csv"  # listed twice
   rm -f "$report.ncu-rep"
   return "$status"
 }

@@ -1,5 +1,6 @@
 #include "common/simt/block.hpp"
 
+#include <cstdio>
 #include <exception>
 
 #include "simt/device_functions.hpp"
@@ -9,6 +10,11 @@ constinit thread_local uint3 blockIdx{0, 0, 0};
 constinit thread_local dim3 blockDim{1, 1, 1};
 constinit thread_local dim3 gridDim{1, 1, 1};
 const int warpSize = 32;
+
+#ifdef SIMT_MSAN
+// Only what the kernels themselves, and the runtime for them, leave unwritten is of interest.
+extern "C" const char* __msan_default_options() { return "poison_in_malloc=0:poison_in_free=0"; }
+#endif
 
 namespace simt {
 
@@ -35,6 +41,9 @@ Block::Block()
       recorder_(static_shared_, dynamic_shared_),
       tsan_main_(tsan::current()) {
   next_.fill(0);
+  at_sanitizer_report([] {
+    if (running_ != nullptr) std::fprintf(stderr, "%s\n", running_->describe_running().c_str());
+  });
 }
 
 Block::AsScheduler::AsScheduler(const Block& block) : block_(block) {
@@ -93,6 +102,7 @@ void Block::begin(const Launch& launch, uint64_t index) {
       fibers_[i]->start(static_cast<char*>(tsan_stacks_) + i * kStackBytes);
       threads_[i].fiber = fibers_[i].get();
       threads_[i].tsan_fiber = tsan::create();
+      tsan::name(threads_[i].tsan_fiber, name_of(threads_[i].index).c_str());
     }
   }
 
@@ -160,6 +170,7 @@ void Block::run_thread(int id) {
   recorder_.enter(id);
   std::string thrown;
   try {
+    msan::arguments_are_written();
     if (!failed_) launch_->kernel(launch_->context);
   } catch (const Cancelled&) {
   } catch (const std::exception& exception) {

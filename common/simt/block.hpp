@@ -147,6 +147,8 @@ class Block {
   // report.cpp
   std::string describe(Site site, const std::string& what) const;
   std::string describe_deadlock() const;
+  std::string describe_running() const;
+  std::string name_of(uint3 thread) const;
   std::string describe_waiting() const;
   int waits_at_named_barrier(int warp) const;
   std::string damaged_shared_memory() const;

@@ -143,7 +143,8 @@ void launch(dim3 grid, dim3 block, std::size_t dynamic_shared_bytes, Site site,
   uint64_t workers = number_from_environment("SIMT_THREADS", 1, cores);
   // ThreadSanitizer's runtime (clang 14) crashes now and then when two OS threads make and end
   // fibers by the ten thousand. One finds the same races: it is the fibers that are compared.
-  if constexpr (kTsan) workers = 1;
+  // MemorySanitizer's setting in msan::forget() is one for all.
+  if constexpr (kTsan || kMsan) workers = 1;
   microscope::begin_launch(function, site, grid, block);
   Pool::instance().run(job, unsigned(std::min({workers, job.blocks, uint64_t(1024)})));
   tsan::acquire(&tsan_launch_tag);

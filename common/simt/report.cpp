@@ -44,6 +44,19 @@ std::string Block::describe(Site site, const std::string& what) const {
          to_string(launch_->site) + "]";
 }
 
+// "CUDA thread (5, 0, 0) of block (0, 0, 0)"
+std::string Block::name_of(uint3 thread) const {
+  const auto triple = [](uint3 i) {
+    return "(" + std::to_string(i.x) + ", " + std::to_string(i.y) + ", " + std::to_string(i.z) + ")";
+  };
+  return "CUDA thread " + triple(thread) + " of block " + triple(index_);
+}
+
+std::string Block::describe_running() const {
+  return "simt: this was " + name_of(threads_[current_].index) + ", launched at " +
+         to_string(launch_->site);
+}
+
 // The number of the named barrier, 0 if none.
 int Block::waits_at_named_barrier(int warp) const {
   for (int id = 1; id < kNamedBarriers; ++id) {

@@ -188,7 +188,9 @@ cudaError_t cudaMalloc(void** pointer, std::size_t bytes) {
   } else if (posix_memalign(pointer, 256, bytes) != 0) {
     *pointer = nullptr;
   }
-  return result(*pointer != nullptr ? cudaSuccess : cudaErrorMemoryAllocation);
+  if (*pointer == nullptr) return result(cudaErrorMemoryAllocation);
+  simt::msan::forget(*pointer, bytes);
+  return cudaSuccess;
 }
 
 cudaError_t cudaFree(void* pointer) {
@@ -210,8 +212,11 @@ cudaError_t cudaFreeAsync(void* pointer, cudaStream_t stream) {
   return cudaFree(pointer);
 }
 
-cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind) {
-  if (bytes > 0) std::memcpy(to, from, bytes);
+cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
+  if (bytes == 0) return cudaSuccess;
+  // What the host looks at must have been written.
+  if (kind == cudaMemcpyDeviceToHost) simt::msan::require_written(from, bytes);
+  std::memcpy(to, from, bytes);
   return cudaSuccess;
 }
 

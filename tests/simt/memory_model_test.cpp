@@ -201,6 +201,15 @@ TEST(AgainstH200, GlobalMemory) {
   }
 }
 
+// (What an atomic moves has no column in that listing: the sum of all patterns, from
+// docs/results/h200_patterns_totals.csv, l1tex__t_sectors_pipe_lsu_mem_global_op_red.sum.)
+TEST(AgainstH200, Atomics) {
+  int total = 0;
+  for (int p = 0; p < attn::patterns::kCount; ++p)
+    total += atomic_sectors(access(4, [&](int i) { return attn::patterns::element(p, i); }));
+  EXPECT_EQ(total, 757);
+}
+
 TEST(AgainstH200, SharedStores) {
   for (int words : {1, 2, 4}) {
     EXPECT_EQ(differences("shared_store" + std::to_string(words), 4 * words,

@@ -127,7 +127,8 @@ void replay(Lane* warp, int size, Visit visit) {
     uint32_t group = 0;
     if (done < steps) {
       group = replaying::next_group(heads, lanes);
-      if (heads[std::countr_zero(group)]->kind != Kind::block) visit(heads, group);
+      const int leader = std::countr_zero(group) % 32;  // never empty
+      if (heads[leader]->kind != Kind::block) visit(heads, group);
     }
     for (uint32_t rest = lanes; rest != 0; rest &= rest - 1) {
       const int lane = std::countr_zero(rest);
