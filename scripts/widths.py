@@ -28,7 +28,7 @@ import work
 from results import ResultsError
 
 ARCHITECTURE = "sm_90a"
-LOC = re.compile(r"\s*\.loc\s+(\d+)\s+(\d+)")
+LOC = re.compile(r"\s*\.loc\s+(\d+)\s+(\d+)\s+\d+(?:.*inlined_at\s+(\d+)\s+(\d+))?")
 FILE = re.compile(r'\s*\.file\s+(\d+)\s+"([^"]+)"')
 ACCESS = re.compile(
     r"\s*(?:@!?%p\d+\s+)?(ld|st|red|atom)((?:\.\w+)*?)(?:\.v([24]))?\.[a-z]+(\d+)\s"
@@ -79,6 +79,9 @@ def accesses(ptx):
         location = LOC.match(line)
         if location:
             place = files.get(int(location[1]), "?"), int(location[2])
+            if location[3] and (place[0].startswith("..") or place[0].startswith("common/ptx")):
+                # In a header of CUDA's, or a wrapper: the line that calls it.
+                place = files.get(int(location[3]), "?"), int(location[4])
             continue
         found = ACCESS.match(line)
         if not found or current is None or place is None:

@@ -12,6 +12,7 @@ Run on its own, it prints every launch whose counts differ, and by how much: wor
 import csv
 import dataclasses
 import json
+import os
 import re
 import sys
 
@@ -254,6 +255,11 @@ def _cell(pair):
     if not measurement:
         return f"{count:,.0f}, not 0"
     return f"{count:,.0f} ({100 * (count / measurement - 1):+.1f}%)"
+
+
+def load_widths(path):
+    """What scripts/widths.py found; nothing where it has not run."""
+    return json.loads(rewrite.read(path)) if os.path.exists(path) else {}
 
 
 def verdict(stage, launch, widths):
