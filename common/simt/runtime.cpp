@@ -2,6 +2,7 @@
 
 #include "simt/runtime_api.hpp"
 
+#include <malloc.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -197,6 +198,7 @@ cudaError_t cudaFree(void* pointer) {
   if constexpr (simt::kMicroscope) {
     simt::microscope::release(pointer);
   } else {
+    simt::msan::remember(pointer, malloc_usable_size(pointer));
     std::free(pointer);
   }
   return cudaSuccess;

@@ -108,6 +108,8 @@ inline void forget(void* memory, std::size_t bytes) {
   __msan_allocated_memory(memory, bytes);
   __msan_set_poison_in_malloc(0);
 }
+// For host memory that is made of it next.
+inline void remember(void* memory, std::size_t bytes) { __msan_unpoison(memory, bytes); }
 inline void require_written(const void* memory, std::size_t bytes) {
   __msan_check_mem_is_initialized(memory, bytes);
 }
@@ -119,6 +121,7 @@ inline void copied(void* to, const void* from, std::size_t bytes) {
 inline void arguments_are_written() { __builtin_memset(__msan_param_tls, 0, 64); }
 #else
 inline void forget(void*, std::size_t) {}
+inline void remember(void*, std::size_t) {}
 inline void require_written(const void*, std::size_t) {}
 inline void copied(void*, const void*, std::size_t) {}
 inline void arguments_are_written() {}
