@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws the work ladder from what the microscope counted: what each kernel asks of memory per token.
+"""Draws the work ladder from what the microscope counted.
 
     work        sectors of global memory, and passes over shared memory's banks, of every stage's
                 kernels at one shape, beside the least that the operands need
@@ -19,7 +19,10 @@ from results import ResultsError
 
 PARTS = [("loads", "read", charts.COLOURS[1]), ("stores", "written", charts.COLOURS[2])]
 ATOMICS = ("atomics", "by atomics", charts.COLOURS[4])
-WAVEFRONTS = [("ideal", "as few as can be", charts.COLOURS[1]), ("conflicts", "conflicts", charts.COLOURS[4])]
+WAVEFRONTS = [
+    ("ideal", "as few as can be", charts.COLOURS[1]),
+    ("conflicts", "conflicts", charts.COLOURS[4]),
+]
 
 
 def rungs_of(counted):
@@ -99,10 +102,12 @@ def draw(rungs):
     sectors.set_yticks(range(len(rungs) - 1, -1, -1), [label(one) for one in rungs])
     for axes in (sectors, wavefronts):
         axes.spines["left"].set_visible(False)
-    figure.subplots_adjust(left=0.2, right=0.98, top=1 - 1.15 / height, bottom=0.35 / height, wspace=0.06)
+    figure.subplots_adjust(
+        left=0.2, right=0.98, top=1 - 1.15 / height, bottom=0.35 / height, wspace=0.06
+    )
     text = "What each kernel asks of memory, per token and head"
     figure.text(0.02, 1 - 0.32 / height, text, fontsize=14, fontweight="bold", va="center")
-    where = f"{charts.shape_text(rungs[0].shape)}   |   counted without a GPU, on every machine the same"
+    where = charts.shape_text(rungs[0].shape) + "   |   counted without a GPU"
     figure.text(0.02, 1 - 0.60 / height, where, fontsize=10, color=charts.FAINT, va="center")
     return figure
 

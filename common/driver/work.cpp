@@ -126,30 +126,29 @@ void count_work(const Stage& stage, const Operator& op, const WorkPlan& plan,
         const std::string name = launches.size() > 1 ? "  " + launch.kernel : kernel->name;
         lines.push_back(table_line(name, launch, tokens, least.bytes));
       }
-      Record record = {{"schema", 1},
-                       {"stage", stage.name},
-                       {"kernel", kernel->name},
-                       {"operator", op.name},
-                       {"inputs", op.distribution},
-                       {"shape",
-                        {{"B", shape.B},
-                         {"H", shape.H},
-                         {"L", shape.L},
-                         {"E", shape.E},
-                         {"M", shape.M}}},
-                       {"dtype", to_string(plan.dtype)},
-                       {"tokens", tokens},
-                       {"least_bytes", least.bytes},
-                       {"launches", Record::array()},
-                       {"compiler", environment.toolkit},
-                       {"commit", environment.commit},
-                       {"date", environment.date}};
-      for (const LaunchReport& launch : launches) record["launches"].push_back(launch_record(launch));
+      Record record = {
+          {"schema", 1},
+          {"stage", stage.name},
+          {"kernel", kernel->name},
+          {"operator", op.name},
+          {"inputs", op.distribution},
+          {"shape",
+           {{"B", shape.B}, {"H", shape.H}, {"L", shape.L}, {"E", shape.E}, {"M", shape.M}}},
+          {"dtype", to_string(plan.dtype)},
+          {"tokens", tokens},
+          {"least_bytes", least.bytes},
+          {"launches", Record::array()},
+          {"compiler", environment.toolkit},
+          {"commit", environment.commit},
+          {"date", environment.date}};
+      for (const LaunchReport& launch : launches)
+        record["launches"].push_back(launch_record(launch));
       records.push_back(std::move(record));
       listed.insert(listed.end(), launches.begin(), launches.end());
     }
     std::printf(
-        "\nwork per token (a row of one head), %s at %s %s, the least is %.3g sectors of 32 bytes:\n",
+        "\nwork per token (a row of one head), %s at %s %s, the least is %.3g sectors of 32 "
+        "bytes:\n",
         to_string(op).c_str(), to_string(shape).c_str(), to_string(plan.dtype).c_str(),
         least.bytes / 32 / tokens);
     print_columns(lines);

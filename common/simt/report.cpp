@@ -47,7 +47,8 @@ std::string Block::describe(Site site, const std::string& what) const {
 // "CUDA thread (5, 0, 0) of block (0, 0, 0)"
 std::string Block::name_of(uint3 thread) const {
   const auto triple = [](uint3 i) {
-    return "(" + std::to_string(i.x) + ", " + std::to_string(i.y) + ", " + std::to_string(i.z) + ")";
+    return "(" + std::to_string(i.x) + ", " + std::to_string(i.y) + ", " + std::to_string(i.z) +
+           ")";
   };
   return "CUDA thread " + triple(thread) + " of block " + triple(index_);
 }

@@ -30,9 +30,15 @@ WarpAccess access(int bytes, F of) {
   return result;
 }
 
-TEST(Sectors, RowOfFloats) { EXPECT_EQ(sectors(access(4, [](int i) { return i; })), 4); }
-TEST(Sectors, RowOfFloat4) { EXPECT_EQ(sectors(access(16, [](int i) { return i; })), 16); }
-TEST(Sectors, AllTheSame) { EXPECT_EQ(sectors(access(4, [](int) { return 5; })), 1); }
+TEST(Sectors, RowOfFloats) {
+  EXPECT_EQ(sectors(access(4, [](int i) { return i; })), 4);
+}
+TEST(Sectors, RowOfFloat4) {
+  EXPECT_EQ(sectors(access(16, [](int i) { return i; })), 16);
+}
+TEST(Sectors, AllTheSame) {
+  EXPECT_EQ(sectors(access(4, [](int) { return 5; })), 1);
+}
 TEST(Sectors, OneFloatOfEachRow) {
   EXPECT_EQ(sectors(access(4, [](int i) { return 64 * i; })), 32);
 }
@@ -42,7 +48,9 @@ TEST(Sectors, NotAtTheBeginningOfASector) {
 TEST(Sectors, FarApart) {
   EXPECT_EQ(sectors(access(4, [](int i) { return i < 16 ? i : int64_t(1) << 32 | i; })), 4);
 }
-TEST(Sectors, NobodyTakesPart) { EXPECT_EQ(sectors(access(4, [](int) { return -1; })), 0); }
+TEST(Sectors, NobodyTakesPart) {
+  EXPECT_EQ(sectors(access(4, [](int) { return -1; })), 0);
+}
 
 TEST(DistinctBytes, SharedOnesCountOnce) {
   EXPECT_EQ(distinct_bytes(access(4, [](int i) { return i / 4; })), 32);

@@ -52,8 +52,9 @@ __global__ void copy_kernel(const T* in, T* out, int n, int stride) {
 
 TEST(Microscope, CoalescedCopy) {
   const DeviceBuffer<float> in(1000), out(1000);
-  const auto found =
-      counted([&] { launch({8, 128}, copy_kernel<float>, in.data(), out.data(), 1000, 1); });
+  const auto found = counted([&] {
+    launch({8, 128}, copy_kernel<float>, in.data(), out.data(), 1000, 1);
+  });
   EXPECT_EQ(found.kernel, "copy_kernel");
   EXPECT_EQ(found.grid.x, 8u);
   expect_global(found.work.loads, 32, 125, 4000);  // the last warp has 8 lanes
@@ -67,8 +68,9 @@ TEST(Microscope, CoalescedCopy) {
 
 TEST(Microscope, StridedCopy) {
   const DeviceBuffer<float> in(64 * 256), out(256);
-  const auto found =
-      counted([&] { launch({2, 128}, copy_kernel<float>, in.data(), out.data(), 256, 64); });
+  const auto found = counted([&] {
+    launch({2, 128}, copy_kernel<float>, in.data(), out.data(), 256, 64);
+  });
   expect_global(found.work.loads, 8, 256, 1024);
   expect_global(found.work.stores, 8, 32, 1024);
 }

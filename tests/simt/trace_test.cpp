@@ -123,7 +123,8 @@ TEST(Replay, StopsAtTheEndOfARecord) {
 TEST(Places, CallsStandWhereTheyAreCalled) {
   const auto code = [](int i) { return reinterpret_cast<const void*>(uintptr_t(0x1000 + i)); };
   const Place first_call = place_of(kRoot, code(100)), second_call = place_of(kRoot, code(200));
-  const Place in_first = place_of(first_call, code(900)), in_second = place_of(second_call, code(900));
+  const Place in_first = place_of(first_call, code(900)),
+              in_second = place_of(second_call, code(900));
   EXPECT_NE(in_first, in_second);
   EXPECT_EQ(in_first, place_of(first_call, code(900)));
   EXPECT_TRUE(stands_before(in_first, in_second));

@@ -29,9 +29,7 @@ __nv_bfloat16 operator/(__nv_bfloat16, __nv_bfloat16) = delete;
 
 struct __attribute__((may_alias, aligned(4))) __nv_bfloat162 {
   __nv_bfloat16 x, y;
-#ifdef SIMT_MICROSCOPE
-  __nv_bfloat162(__nv_bfloat16 x, __nv_bfloat16 y) : x(x), y(y) {}
-#endif
+  SIMT_CONSTRUCTOR(__nv_bfloat162(__nv_bfloat16 x, __nv_bfloat16 y) : x(x), y(y){})
   SIMT_COPIED_WHOLE(__nv_bfloat162, unsigned short)
 };
 

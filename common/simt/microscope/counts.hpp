@@ -16,13 +16,13 @@ enum class Space : uint8_t { none, global, shared };
 struct Count {
   Kind kind = Kind::block;
   Space space = Space::none;
-  int bytes = 0;           // per lane
-  uint64_t warps = 0;      // times that a warp executed it: requests
-  uint64_t lanes = 0;      // times that a lane did
-  uint64_t asked = 0;      // bytes, what several lanes of a warp ask for counted once
-  uint64_t sectors = 0;    // global memory
+  int bytes = 0;                       // per lane
+  uint64_t warps = 0;                  // times that a warp executed it: requests
+  uint64_t lanes = 0;                  // times that a lane did
+  uint64_t asked = 0;                  // bytes, what several lanes of a warp ask for counted once
+  uint64_t sectors = 0;                // global memory
   uint64_t wavefronts = 0, ideal = 0;  // shared memory
-  int contention = 0;      // atomics: the most lanes of a warp at one address
+  int contention = 0;                  // atomics: the most lanes of a warp at one address
 
   void operator+=(const Count& other);
 };

@@ -54,28 +54,28 @@ ACCESSES(16)
 // The strictest order is right for all. A comparing exchange is one turn of a loop
 // (simt::atomic_update) and counts when it succeeds; the load before that loop is none of the
 // kernel's.
-#define ATOMICS(bits, T)                                                                          \
-  extern "C" T __tsan_atomic##bits##_load(const volatile T* address, int) {                       \
-    return __atomic_load_n(address, __ATOMIC_SEQ_CST);                                            \
-  }                                                                                               \
-  HOOK __tsan_atomic##bits##_store(volatile T* address, T value, int) {                           \
-    access(Kind::atomic, const_cast<T*>(address), bits / 8, CODE);                                \
-    __atomic_store_n(address, value, __ATOMIC_SEQ_CST);                                           \
-  }                                                                                               \
-  extern "C" T __tsan_atomic##bits##_exchange(volatile T* address, T value, int) {                \
-    access(Kind::atomic, const_cast<T*>(address), bits / 8, CODE);                                \
-    return __atomic_exchange_n(address, value, __ATOMIC_SEQ_CST);                                 \
-  }                                                                                               \
-  extern "C" T __tsan_atomic##bits##_fetch_add(volatile T* address, T value, int) {               \
-    access(Kind::atomic, const_cast<T*>(address), bits / 8, CODE);                                \
-    return __atomic_fetch_add(address, value, __ATOMIC_SEQ_CST);                                  \
-  }                                                                                               \
-  extern "C" T __tsan_atomic##bits##_compare_exchange_val(volatile T* address, T expected, T value, \
-                                                          int, int) {                             \
-    const bool done = __atomic_compare_exchange_n(address, &expected, value, false,               \
-                                                  __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);            \
-    if (done) access(Kind::atomic, const_cast<T*>(address), bits / 8, CODE);                      \
-    return expected;                                                                              \
+#define ATOMICS(bits, T)                                                                   \
+  extern "C" T __tsan_atomic##bits##_load(const volatile T* address, int) {                \
+    return __atomic_load_n(address, __ATOMIC_SEQ_CST);                                     \
+  }                                                                                        \
+  HOOK __tsan_atomic##bits##_store(volatile T* address, T value, int) {                    \
+    access(Kind::atomic, const_cast<T*>(address), bits / 8, CODE);                         \
+    __atomic_store_n(address, value, __ATOMIC_SEQ_CST);                                    \
+  }                                                                                        \
+  extern "C" T __tsan_atomic##bits##_exchange(volatile T* address, T value, int) {         \
+    access(Kind::atomic, const_cast<T*>(address), bits / 8, CODE);                         \
+    return __atomic_exchange_n(address, value, __ATOMIC_SEQ_CST);                          \
+  }                                                                                        \
+  extern "C" T __tsan_atomic##bits##_fetch_add(volatile T* address, T value, int) {        \
+    access(Kind::atomic, const_cast<T*>(address), bits / 8, CODE);                         \
+    return __atomic_fetch_add(address, value, __ATOMIC_SEQ_CST);                           \
+  }                                                                                        \
+  extern "C" T __tsan_atomic##bits##_compare_exchange_val(volatile T* address, T expected, \
+                                                          T value, int, int) {             \
+    const bool done = __atomic_compare_exchange_n(address, &expected, value, false,        \
+                                                  __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);     \
+    if (done) access(Kind::atomic, const_cast<T*>(address), bits / 8, CODE);               \
+    return expected;                                                                       \
   }
 ATOMICS(8, uint8_t)
 ATOMICS(16, uint16_t)

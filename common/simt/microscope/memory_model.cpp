@@ -107,9 +107,8 @@ int atomic_sectors(const WarpAccess& access) {
       if (access.address[other] / kSectorBytes != sector) return;
       first &= other >= lane;
       int queue = 0;
-      for_each_lane(access.lanes, [&](int third) {
-        queue += access.address[third] == access.address[other];
-      });
+      for_each_lane(access.lanes,
+                    [&](int third) { queue += access.address[third] == access.address[other]; });
       longest = std::max(longest, queue);
     });
     if (first) total += longest;
@@ -121,9 +120,8 @@ int contention(const WarpAccess& access) {
   int most = 0;
   for_each_lane(access.lanes, [&](int lane) {
     int queue = 0;
-    for_each_lane(access.lanes, [&](int other) {
-      queue += access.address[other] == access.address[lane];
-    });
+    for_each_lane(access.lanes,
+                  [&](int other) { queue += access.address[other] == access.address[lane]; });
     most = std::max(most, queue);
   });
   return most;

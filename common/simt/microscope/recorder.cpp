@@ -14,12 +14,9 @@ constexpr int kWarpSize = 32;
 
 Kind kind_of(const WarpRequest& request) {
   const std::pair<WarpRequest::Execute, Kind> kinds[] = {
-      {execute_syncwarp, Kind::syncwarp},
-      {execute_ballot, Kind::vote},
-      {execute_ldmatrix, Kind::ldmatrix},
-      {execute_ldmatrix_trans, Kind::ldmatrix},
-      {execute_mma_m16n8k16_bf16, Kind::mma_bf16},
-      {execute_mma_m16n8k8_tf32, Kind::mma_tf32},
+      {execute_syncwarp, Kind::syncwarp},          {execute_ballot, Kind::vote},
+      {execute_ldmatrix, Kind::ldmatrix},          {execute_ldmatrix_trans, Kind::ldmatrix},
+      {execute_mma_m16n8k16_bf16, Kind::mma_bf16}, {execute_mma_m16n8k8_tf32, Kind::mma_tf32},
   };
   for (const auto& [execute, kind] : kinds)
     if (request.execute == execute) return kind;
@@ -116,7 +113,11 @@ void Recorder::count(const std::array<const Event*, 32>& events, uint32_t lanes)
       const int lane = std::countr_zero(rest);
       access.address[lane] = events[lane]->address;
     }
-    is_shared(first.address) ? count_shared(first, access) : count_global(first, access);
+    if (is_shared(first.address)) {
+      count_shared(first, access);
+    } else {
+      count_global(first, access);
+    }
   }
 }
 

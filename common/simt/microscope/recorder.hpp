@@ -87,8 +87,8 @@ class Recorder {
   static inline constinit thread_local Recorder* current_ = nullptr;
 
   const uint64_t static_begin_, static_size_, dynamic_begin_, dynamic_size_;  // shared memory
-  std::unique_ptr<Lane[]> lanes_;  // one per thread
-  Lane* lane_ = nullptr;           // the running thread's
+  std::unique_ptr<Lane[]> lanes_;                                             // one per thread
+  Lane* lane_ = nullptr;  // the running thread's
   int threads_ = 0;
   bool counting_ = false;
   Counts counts_;

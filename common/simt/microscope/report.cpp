@@ -183,9 +183,8 @@ void print_lines(const LaunchReport& launch) {
               launch.grid.x * launch.grid.y * launch.grid.z,
               launch.block.x * launch.block.y * launch.block.z);
   for (auto first = launch.lines.begin(); first != launch.lines.end();) {
-    const auto last = std::find_if(first, launch.lines.end(), [&](const LineWork& line) {
-      return line.file != first->file;
-    });
+    const auto last = std::find_if(first, launch.lines.end(),
+                                   [&](const LineWork& line) { return line.file != first->file; });
     std::printf("%s\n  %13s %8s %12s %12s %10s\n", first->file.c_str(), "what", "bytes", "requests",
                 "sectors", "wavefronts");
     std::ifstream source(first->file);
@@ -196,7 +195,8 @@ void print_lines(const LaunchReport& launch) {
         // The lines between, up to this one.
         const bool begun = number != 0;
         while (number < first->line && std::getline(source, text))
-          if (++number < first->line && begun) std::printf("%70s | %5d  %s\n", "", number, text.c_str());
+          if (++number < first->line && begun)
+            std::printf("%70s | %5d  %s\n", "", number, text.c_str());
         number = first->line;
       } else {
         text.clear();

@@ -20,7 +20,7 @@ struct Work {
   Global loads, stores;  // of loads: by cp.async too
   Global atomics;
   uint64_t atomic_lanes = 0;
-  int contention = 0;  // the most lanes of a warp at one address
+  int contention = 0;                                 // the most lanes of a warp at one address
   Shared shared_loads, shared_stores, shared_copies;  // the latter by cp.async
 
   // By warps.

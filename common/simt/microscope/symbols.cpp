@@ -75,7 +75,8 @@ std::map<uintptr_t, std::vector<Frame>> frames_of(const std::vector<uintptr_t>& 
     } else if (frames != nullptr) {
       text = text.substr(0, text.find(" (discriminator"));
       const std::size_t colon = text.rfind(':');
-      frames->push_back({without_parameters(function), std::filesystem::path(text.substr(0, colon)).lexically_normal(),
+      frames->push_back({without_parameters(function),
+                         std::filesystem::path(text.substr(0, colon)).lexically_normal(),
                          std::atoi(text.substr(colon + 1).c_str())});
       function.clear();
     }

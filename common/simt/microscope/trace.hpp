@@ -45,7 +45,9 @@ static_assert(sizeof(Event) == 16);
 
 // A copy's two addresses in one number: in global memory, 0 if it reads nothing, and from the
 // beginning of the block's shared memory.
-inline uint64_t copy_addresses(uint64_t global, uint64_t shared) { return shared / 4 << 48 | global; }
+inline uint64_t copy_addresses(uint64_t global, uint64_t shared) {
+  return shared / 4 << 48 | global;
+}
 inline uint64_t copy_from(uint64_t both) { return both & 0xffffffffffff; }
 inline uint64_t copy_to(uint64_t both) { return (both >> 48) * 4; }
 

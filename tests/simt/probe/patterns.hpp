@@ -23,6 +23,7 @@ PATTERN_FUNCTION constexpr int scattered(int pattern, int lane, int limit) {
 }
 
 PATTERN_FUNCTION constexpr int element(int pattern, int lane) {
+  // clang-format off
   switch (pattern) {
     case 0: return lane;                       // row by row
     case 1: return 0;                          // all the same
@@ -61,6 +62,7 @@ PATTERN_FUNCTION constexpr int element(int pattern, int lane) {
     case 34: return lane % 16 * 2;
     case 35: return (lane & 1) * 8 + (lane & 2) * 8 + lane / 4;
   }
+  // clang-format on
   const int n = pattern - kRegular;
   constexpr int kLimits[] = {2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256};
   const int limit = kLimits[n / 2];
