@@ -7,9 +7,10 @@
     <!-- work:begin stage=03_x -->           what the microscope counted of it
     <!-- work:begin -->                      every count against Nsight Compute's, all stages
 
-A table stands between such a line and <!-- results:end -->, <!-- profile:end --> or <!-- work:end -->;
-whatever is typed there is replaced. Pages: docs/**/*.md, *.md and */README.md. Results:
-docs/results/*.jsonl, *profile.csv, work_*.ndjson, *_work.csv and widths.json. With --check nothing is written, and a table that is out of date is exit status 1.
+A table stands between such a line and <!-- results:end -->, <!-- profile:end --> or
+<!-- work:end -->; whatever is typed there is replaced. Pages: docs/**/*.md, *.md and */README.md.
+Results: docs/results/*.jsonl, *profile.csv, work_*.ndjson, *_work.csv and widths.json. With --check
+nothing is written, and a table that is out of date is exit status 1.
 """
 
 import argparse

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
 """Whether the microscope's accesses are those of nvcc's code: the gate for calling a count exact.
 
-For each launch recorded in docs/results/work_NN.ndjson it compares, source line by source line, how
+For each launch recorded in docs/results/work_NN.ndjson it compares, line by line of the source, how
 wide the loads and stores of global and shared memory are: by clang, as counted, and by nvcc, in the
-PTX that `nvcc -ptx -lineinfo` makes of the stage's sources. Where a line's widths differ (nvcc joins
+PTX that `nvcc -ptx -lineinfo` makes of the stage. Where a line's widths differ (nvcc joins
 neighbouring accesses, or keeps in a register what clang reads again), the count of requests or
 wavefronts may too.
 
     scripts/widths.py [STAGE...]      writes docs/results/widths.json; needs nvcc, no GPU
 
-The file: {stage: {kernel's name: [differences]}}, no differences meaning exact. Kernels are named as
-scripts/work.py names them. Copies by cp.async and ldmatrix are PTX of our own, of a width that the
+The file: {stage: {kernel's name: [differences]}}, no differences meaning exact; the names are those
+of scripts/work.py. Copies by cp.async and ldmatrix are PTX of our own, of a width that the
 source says, and are left out.
 """
 

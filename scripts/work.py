@@ -2,7 +2,8 @@
 """Tables what the microscope counted, alone and against Nsight Compute (docs/microscope.md).
 
 Counted: docs/results/work_NN.ndjson, by scripts/record_work.sh. Measured:
-docs/results/h200_NN_work.csv, by scripts/gpu_session.sh work: a comment line `# stage, kernel, dtype, shapes`, then ncu's raw CSV.
+docs/results/h200_NN_work.csv, by scripts/gpu_session.sh work: a comment line
+`# stage, kernel, dtype, shapes`, then ncu's raw CSV.
 A launch is found again by its kernel's name with template arguments, its grid and its block.
 Whether a count is exact, docs/results/widths.json says (scripts/widths.py).
 
@@ -133,10 +134,10 @@ def render(everything, stage):
         if len(counted.launches) > 1:
             for launch in counted.launches:
                 rows.append(_row(f"· {launch['name']}", [launch], counted))
+    least = own[0].least_bytes / SECTOR / own[0].tokens
     text = (
         f"Counted without a GPU at B,H,L,E,M = {shape}, per token (a row of one head); the "
-        f"operands themselves are {own[0].least_bytes / SECTOR / own[0].tokens:.0f} sectors of 32 bytes "
-        f"in {own[0].dtype}:"
+        f"operands themselves are {least:.0f} sectors of 32 bytes in {own[0].dtype}:"
     )
     return text + "\n\n" + rewrite.table(HEADER, rows)
 

@@ -120,10 +120,18 @@ TEST(Copies, Wavefronts) {
   EXPECT_EQ(ideal_copy_wavefronts(two_rows(0, 256, 12)), 7);
   EXPECT_EQ(ideal_copy_wavefronts(two_rows(0, 288, 16)), 4);
 }
-TEST(Copies, TornSectorsCountTwice) {
+TEST(Copies, PiecesFillSectors) {
   EXPECT_EQ(copy_sectors(two_rows(0, 256, 16)), 16);
   EXPECT_EQ(copy_sectors(two_rows(0, 288, 16)), 16);
-  EXPECT_EQ(copy_sectors(two_rows(0, 272, 16)), 18);
+  EXPECT_EQ(copy_sectors(two_rows(0, 272, 16)), 18);  // rows torn between lines
+  // Two lanes that begin in the middle of a sector, in one line and across two.
+  for (uint64_t offset : {0, 16, 32, 112}) {
+    WarpCopy copy{{3, 16, {}}};
+    copy.read.address[0] = 0x7f0000000000 + offset;
+    copy.read.address[1] = copy.read.address[0] + 16;
+    copy.shared[1] = 16;
+    EXPECT_EQ(copy_sectors(copy), offset == 112 ? 2 : 1) << offset;
+  }
 }
 
 // --- Against the GPU ------------------------------------------------------------------------------

@@ -88,6 +88,24 @@ int copy_pieces(const WarpCopy& copy, int bytes) {
   return count_distinct(pieces, [](uint64_t piece) { return piece; });
 }
 
+// Of a copy of 16 bytes a lane: the sectors that each piece of a line fills.
+int filled_sectors(const WarpCopy& copy) {
+  int total = 0;
+  for (uint32_t rest = copy.read.lanes; rest != 0;) {
+    const int first = std::countr_zero(rest);
+    WarpAccess piece{0, copy.read.bytes, copy.read.address};
+    for_each_lane(rest, [&](int lane) {
+      if (copy.read.address[lane] / 128 == copy.read.address[first] / 128 &&
+          copy.shared[lane] / 128 == copy.shared[first] / 128) {
+        piece.lanes |= 1u << lane;
+      }
+    });
+    total += (distinct_bytes(piece) + kSectorBytes - 1) / kSectorBytes;
+    rest &= ~piece.lanes;
+  }
+  return total;
+}
+
 int zero_passes(const WarpCopy& copy) { return copy.zeros ? 32 * copy.read.bytes / 128 : 0; }
 
 }  // namespace
@@ -155,7 +173,9 @@ int load_wavefronts(const WarpAccess& access) {
   return passes;
 }
 
-int copy_sectors(const WarpCopy& copy) { return copy_pieces(copy, kSectorBytes); }
+int copy_sectors(const WarpCopy& copy) {
+  return copy.read.bytes == 16 ? filled_sectors(copy) : copy_pieces(copy, kSectorBytes);
+}
 
 int copy_wavefronts(const WarpCopy& copy) { return copy_pieces(copy, 128) + zero_passes(copy); }
 

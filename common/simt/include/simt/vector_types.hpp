@@ -58,7 +58,7 @@ inline float3 make_float3(float x, float y, float z) { return {x, y, z}; }
 
 struct __attribute__((may_alias, aligned(16))) double2 {
   double x, y;
-  SIMT_CONSTRUCTOR(constexpr double2(double x, double y) : x(x), y(y) {})
+  SIMT_CONSTRUCTOR(constexpr double2(double x, double y) : x(x), y(y){})
   SIMT_COPIED_WHOLE(double2, double)
 };
 inline double2 make_double2(double x, double y) { return {x, y}; }
