@@ -90,6 +90,7 @@ class Run {
       std::printf(
           "An emulated kernel's time means nothing: nothing is timed, no speedup is claimed%s.\n",
           options_.results.empty() ? "" : ", and nothing is written to the results file");
+      std::printf("What it asks of memory can be counted: docs/microscope.md.\n");
       print_recorded(stage_, ATTN_SOURCE_DIR "/docs/results");
       return;
     }
