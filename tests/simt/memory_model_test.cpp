@@ -116,6 +116,9 @@ WarpCopy two_rows(uint64_t first_row, uint64_t pitch, int valid_per_row) {
 TEST(Copies, Wavefronts) {
   EXPECT_EQ(copy_wavefronts(two_rows(0, 256, 16)), 4);  // nothing in the way
   EXPECT_EQ(copy_wavefronts(two_rows(0, 288, 16)) + copy_wavefronts(two_rows(2, 288, 16)), 14);
+  int shifted = 0;  // by half a sector, every other row
+  for (int row = 0; row < 8; row += 2) shifted += copy_wavefronts(two_rows(row, 272, 16));
+  EXPECT_EQ(shifted, 42);
   EXPECT_EQ(copy_wavefronts(two_rows(0, 256, 12)), 9);  // a quarter is zeros
   EXPECT_EQ(ideal_copy_wavefronts(two_rows(0, 256, 12)), 7);
   EXPECT_EQ(ideal_copy_wavefronts(two_rows(0, 288, 16)), 4);

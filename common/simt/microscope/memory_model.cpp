@@ -177,7 +177,16 @@ int copy_sectors(const WarpCopy& copy) {
   return copy.read.bytes == 16 ? filled_sectors(copy) : copy_pieces(copy, kSectorBytes);
 }
 
-int copy_wavefronts(const WarpCopy& copy) { return copy_pieces(copy, 128) + zero_passes(copy); }
+int copy_wavefronts(const WarpCopy& copy) {
+  // In rows that are shifted by half a sector the halves of the sectors go apart.
+  WarpAccess pieces = copy.read;
+  for_each_lane(pieces.lanes, [&](int lane) {
+    const uint64_t from = copy.read.address[lane], to = copy.shared[lane];
+    const uint64_t half = copy.read.bytes == 16 && ((from ^ to) & 16) != 0 ? 1 + (from >> 4 & 1) : 0;
+    pieces.address[lane] = (from / 128 << 16 | to / 128) << 2 | half;
+  });
+  return count_distinct(pieces, [](uint64_t piece) { return piece; }) + zero_passes(copy);
+}
 
 int ideal_copy_wavefronts(const WarpCopy& copy) {
   return (std::popcount(copy.read.lanes) * copy.read.bytes + 127) / 128 + zero_passes(copy);
