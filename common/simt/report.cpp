@@ -1,5 +1,6 @@
 // The texts of errors: who waits where when a block cannot go on, and why that is.
 
+#include <cstdio>
 #include <map>
 
 #include "common/simt/block.hpp"
@@ -46,11 +47,10 @@ std::string Block::describe(Site site, const std::string& what) const {
 
 // "CUDA thread (5, 0, 0) of block (0, 0, 0)"
 std::string Block::name_of(uint3 thread) const {
-  const auto triple = [](uint3 i) {
-    return "(" + std::to_string(i.x) + ", " + std::to_string(i.y) + ", " + std::to_string(i.z) +
-           ")";
-  };
-  return "CUDA thread " + triple(thread) + " of block " + triple(index_);
+  char text[128];
+  std::snprintf(text, sizeof text, "CUDA thread (%u, %u, %u) of block (%u, %u, %u)", thread.x,
+                thread.y, thread.z, index_.x, index_.y, index_.z);
+  return text;
 }
 
 std::string Block::describe_running() const {

@@ -182,7 +182,8 @@ int copy_wavefronts(const WarpCopy& copy) {
   WarpAccess pieces = copy.read;
   for_each_lane(pieces.lanes, [&](int lane) {
     const uint64_t from = copy.read.address[lane], to = copy.shared[lane];
-    const uint64_t half = copy.read.bytes == 16 && ((from ^ to) & 16) != 0 ? 1 + (from >> 4 & 1) : 0;
+    const uint64_t half =
+        copy.read.bytes == 16 && ((from ^ to) & 16) != 0 ? 1 + (from >> 4 & 1) : 0;
     pieces.address[lane] = (from / 128 << 16 | to / 128) << 2 | half;
   });
   return count_distinct(pieces, [](uint64_t piece) { return piece; }) + zero_passes(copy);
