@@ -86,6 +86,7 @@ def _row(name, launches, counted):
     wavefronts = sum(shared(launch, "wavefronts") for launch in launches)
     ideal = sum(shared(launch, "ideal") for launch in launches)
     moved = SECTOR * sum(map(sectors, launches))
+    touched = sum(launch["read_bytes"] + launch["written_bytes"] for launch in launches)
     most = max(launch["most_atomics"] for launch in launches)
     return [
         name,
@@ -94,6 +95,7 @@ def _row(name, launches, counted):
         per_token(launch["atomics"]["sectors"] for launch in launches),
         f"{100 * used(launches):.0f}%",
         f"{moved / counted.least_bytes:.3g}×",
+        f"{moved / touched:.3g}×",
         per_token(shared(launch, "wavefronts") for launch in launches),
         f"{100 * (wavefronts / ideal - 1):.0f}%" if wavefronts > ideal else "",
         f"{most:,}" if most else "",
@@ -110,6 +112,7 @@ HEADER = [
     "by atomics",
     "of that used",
     "of the least",
+    "of those touched",
     "wavefronts",
     "conflicts",
     "adds to one address",

@@ -75,6 +75,7 @@ std::vector<std::string> table_line(const std::string& name, const LaunchReport&
   const auto per_token = [&](double x) { return x == 0 ? "" : format("%.3g", x / tokens); };
   const double sectors = double(w.loads.sectors + w.stores.sectors + w.atomics.sectors);
   const double asked = double(w.loads.asked + w.stores.asked + w.atomics.asked);
+  const double touched = double(launch.read_bytes + launch.written_bytes);
   const double wavefronts = double(w.wavefronts()), ideal = double(w.ideal());
   return {name,
           per_token(double(w.loads.sectors)),
@@ -82,6 +83,7 @@ std::vector<std::string> table_line(const std::string& name, const LaunchReport&
           per_token(double(w.atomics.sectors)),
           sectors > 0 ? format("%.0f%%", 100 * asked / (32 * sectors)) : "",
           format("%.3gx", 32 * sectors / least_bytes),
+          format("%.3gx", 32 * sectors / touched),
           per_token(wavefronts),
           wavefronts > ideal ? format("%.0f%%", 100 * (wavefronts - ideal) / ideal) : "",
           launch.most_atomics ? format("%u", launch.most_atomics) : "",
@@ -95,6 +97,8 @@ LaunchReport sum(const std::vector<LaunchReport>& launches) {
   LaunchReport all{};
   for (const LaunchReport& launch : launches) {
     for (const LineWork& line : launch.lines) all.work.add(line.count);
+    all.read_bytes += launch.read_bytes;
+    all.written_bytes += launch.written_bytes;
     all.most_atomics = std::max(all.most_atomics, launch.most_atomics);
     all.shared_bytes = std::max(all.shared_bytes, launch.shared_bytes);
   }
@@ -112,8 +116,9 @@ void count_work(const Stage& stage, const Operator& op, const WorkPlan& plan,
     Tensors tensors(op, shape, plan.dtype, Layout::BHLD, /*on_host=*/false);
     tensors.fill_inputs(plan.seed);
     std::vector<std::vector<std::string>> lines = {
-        {"kernel", "sectors read", "written", "by atomics", "used", "of least", "wavefronts",
-         "conflicts", "adds to one", "barriers", "shuffles", "mma flop", "shared KiB"}};
+        {"kernel", "sectors read", "written", "by atomics", "used", "of least", "of touched",
+         "wavefronts", "conflicts", "adds to one", "barriers", "shuffles", "mma flop",
+         "shared KiB"}};
     std::vector<LaunchReport> listed;
     for (const Kernel* kernel : plan.kernels) {
       tensors.poison_outputs();

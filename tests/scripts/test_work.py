@@ -23,6 +23,8 @@ def launch(**changes):
         "stores": {"requests": 4, "sectors": 32, "asked": 512},
         "atomics": nothing,
         "most_atomics": 0,
+        "read_bytes": 512,
+        "written_bytes": 256,
         "shared_loads": {"requests": 4, "wavefronts": 6, "ideal": 4},
         "shared_stores": idle,
         "shared_copies": idle,
@@ -93,8 +95,8 @@ class Work(unittest.TestCase):
         table = work.render(self.counted(), "03_x")
         row = table.splitlines()[-1]
         # 16 sectors read and 32 written for 16 tokens; 1024 of 1536 bytes used; 1.5 of the least;
-        # 6 wavefronts, half of 4 too many; 4 barriers.
-        self.assertEqual(row, "| `x` | 1 | 2 | 67% | 1.5× | 0.38 | 50% | 0.25 |")
+        # twice the 768 bytes touched; 6 wavefronts, half of 4 too many; 4 barriers.
+        self.assertEqual(row, "| `x` | 1 | 2 | 67% | 1.5× | 2× | 0.38 | 50% | 0.25 |")
 
     def test_nothing_recorded(self):
         self.assertEqual(work.render([], "03_x"), work.NOTHING)
