@@ -107,6 +107,7 @@ void Work::add(const Count& c) {
       votes += c.warps;
       break;
     case Kind::ldmatrix:  // its loads are counted as such
+    case Kind::other:
       break;
     case Kind::mma_bf16:
       products += c.warps;
@@ -174,6 +175,8 @@ const char* to_string(Kind kind) {
       return "mma.bf16";
     case Kind::mma_tf32:
       return "mma.tf32";
+    case Kind::other:
+      return "other";
   }
   return "";
 }

@@ -32,6 +32,7 @@ enum class Kind : uint8_t {
   ldmatrix,
   mma_bf16,
   mma_tf32,
+  other,
 };
 constexpr bool lanes_meet(Kind kind) { return kind >= Kind::barrier; }
 
