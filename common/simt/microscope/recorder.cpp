@@ -14,11 +14,16 @@ constexpr int kWarpSize = 32;
 
 Kind kind_of(const WarpRequest& request) {
   const std::pair<WarpRequest::Execute, Kind> kinds[] = {
-      {execute_syncwarp, Kind::syncwarp},          {execute_ballot, Kind::vote},
-      {execute_shfl, Kind::shuffle},               {execute_shfl_up, Kind::shuffle},
-      {execute_shfl_down, Kind::shuffle},          {execute_shfl_xor, Kind::shuffle},
-      {execute_ldmatrix, Kind::ldmatrix},          {execute_ldmatrix_trans, Kind::ldmatrix},
-      {execute_mma_m16n8k16_bf16, Kind::mma_bf16}, {execute_mma_m16n8k8_tf32, Kind::mma_tf32},
+      {execute_syncwarp, Kind::syncwarp},
+      {execute_ballot, Kind::vote},
+      {execute_shfl, Kind::shuffle},
+      {execute_shfl_up, Kind::shuffle},
+      {execute_shfl_down, Kind::shuffle},
+      {execute_shfl_xor, Kind::shuffle},
+      {execute_ldmatrix, Kind::ldmatrix},
+      {execute_ldmatrix_trans, Kind::ldmatrix},
+      {execute_mma_m16n8k16_bf16, Kind::mma_bf16},
+      {execute_mma_m16n8k8_tf32, Kind::mma_tf32},
   };
   for (const auto& [execute, kind] : kinds)
     if (request.execute == execute) return kind;
