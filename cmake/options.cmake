@@ -21,8 +21,14 @@ else()
 endif()
 option(ATTN_GPU "Compile kernels with nvcc; OFF: run them on the CPU (common/simt)" ${default_gpu})
 
-set(ATTN_SANITIZE "" CACHE STRING "Sanitizers of the CPU build: empty, address or thread")
-set_property(CACHE ATTN_SANITIZE PROPERTY STRINGS "" address thread)
+set(ATTN_SANITIZE "" CACHE STRING "Sanitizers of the CPU build: empty, address, thread or memory")
+set_property(CACHE ATTN_SANITIZE PROPERTY STRINGS "" address thread memory)
+
+option(ATTN_MICROSCOPE "Count what kernels ask of memory (common/simt/microscope; clang only)" OFF)
+if(ATTN_MICROSCOPE AND (ATTN_GPU OR ATTN_SANITIZE OR NOT CMAKE_CXX_COMPILER_ID MATCHES Clang))
+  message(FATAL_ERROR "ATTN_MICROSCOPE needs clang, ATTN_GPU=OFF and no ATTN_SANITIZE: "
+    "use the preset `microscope`")
+endif()
 
 add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-Wall> $<$<COMPILE_LANGUAGE:CXX>:-Wextra>)
 
@@ -57,8 +63,14 @@ elseif(ATTN_SANITIZE STREQUAL "address")
 elseif(ATTN_SANITIZE STREQUAL "thread")
   add_compile_options(-O1 -g1 -fsanitize=thread)
   add_link_options(-fsanitize=thread)
+elseif(ATTN_SANITIZE STREQUAL "memory")
+  # The kernels are instrumented alone (attn_cuda_sources): the libraries are not, and what they
+  # write would seem never to have been.
+  add_compile_options(-O1 -g1)
+  add_link_options(-fsanitize=memory)
 elseif(ATTN_SANITIZE)
-  message(FATAL_ERROR "ATTN_SANITIZE is '${ATTN_SANITIZE}'; it may be empty, address or thread")
+  message(FATAL_ERROR
+    "ATTN_SANITIZE is '${ATTN_SANITIZE}'; it may be empty, address, thread or memory")
 endif()
 
 # Without a GPU the same .cu files are C++ sources. Their #pragma unroll is nvcc's: clang would obey
@@ -72,7 +84,22 @@ function(attn_cuda_sources)
   if(CMAKE_CXX_COMPILER_ID MATCHES Clang)
     list(APPEND options -mllvm -pragma-unroll-threshold=1 -Wno-pass-failed)
   endif()
-  if(NOT ATTN_SANITIZE)
+  if(ATTN_MICROSCOPE)
+    # Every load, store and basic block calls common/simt/microscope/hooks.cpp. -O1 accesses memory
+    # as often as nvcc's code does: less keeps registers in memory, more unrolls divergent loops.
+    # Blocks stay in the order of the source, by which the lanes of a warp find together again.
+    list(APPEND options -O1 -fsanitize=thread -fsanitize-coverage=bb,no-prune,trace-pc
+      -fno-vectorize -fno-slp-vectorize -mllvm -tsan-instrument-read-before-write=1
+      -mllvm -disable-block-placement -mllvm -sink-common-insts=0
+      -mllvm -hoist-common-insts=0 -mllvm -disable-vector-combine
+      -mllvm -disable-loop-idiom-all -gline-tables-only
+      -gdwarf-4)
+  elseif(ATTN_SANITIZE STREQUAL "memory")
+    # Device and shared memory are what can be unwritten here; a stack frame that code without
+    # instrumentation has filled would look so too. Origins name the line that read it.
+    list(APPEND options -fsanitize=memory -fsanitize-memory-track-origins=2
+      -mllvm -msan-poison-stack=0)
+  elseif(NOT ATTN_SANITIZE)
     list(APPEND options $<$<CONFIG:Release>:-O2>)
   endif()
   set_source_files_properties(${ARGN} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "${options}")

@@ -87,6 +87,7 @@ void launch(LaunchConfig config, void (*kernel)(P...), A&&... arguments) {
   };
   simt::launch(
       config.grid.dims(), config.block.dims(), config.shared_bytes, {config.file, config.line},
+      reinterpret_cast<const void*>(kernel),
       [](const void* context) { (*static_cast<decltype(&call)>(context))(); }, &call);
 #else
   if (config.shared_bytes > kStaticSharedLimit) {

@@ -4,7 +4,7 @@
 #   scripts/gpu_session.sh BUILD OUT [--stage NAME] [PART...]
 #
 # BUILD holds the stages' executables: build/cuda, or what gpu_bundle.sh packed. OUT gets the logs
-# and the results, at most 8 files. --stage leaves the other stages out, and the build's tests. A
+# and the results, at most 12 files. --stage leaves the other stages out, and the build's tests. A
 # PART is one of these; all of them unless named:
 #
 #   verify     the tests that the build has; every stage over the whole grid; its
@@ -13,6 +13,8 @@
 #   sweep      the stages from 04 on against the length of the sequence             -> sweep.jsonl
 #   sanitize   compute-sanitizer's four tools on every kernel, at few ragged shapes -> sanitize.log
 #   profile    Nsight Compute on every kernel                                       -> profile.csv
+#   work       Nsight Compute's counts of memory traffic, at small shapes           -> work.csv
+#   patterns   the same for one instruction of each kind and pattern of access      -> patterns.csv
 #   lab        the stages' labs                                                     -> lab.ndjson
 #
 # It goes on after a failure, names the failures at the end, and then exits with 1.
@@ -25,7 +27,7 @@ usage_error() {
   exit 2
 }
 
-readonly all_parts='verify time sweep sanitize profile lab'
+readonly all_parts='verify time sweep sanitize profile work patterns lab'
 (($# >= 2)) ||
   usage_error "usage: gpu_session.sh BUILD OUT [--stage NAME] [PART...], PART one of: $all_parts"
 [[ -d $1 ]] || usage_error "there is no folder '$1'"
@@ -357,6 +359,57 @@ profile_one() {  # STAGE KERNEL DTYPE
   return "$status"
 }
 
+# Of what the microscope counts (docs/microscope.md), what this GPU's counters say.
+work_metrics() {
+  local op
+  for op in ld st red atom; do
+    printf 'l1tex__t_%s_pipe_lsu_mem_global_op_%s.sum\n' requests "$op" sectors "$op"
+  done
+  printf '%s\n' memory_l1_wavefronts_shared memory_l1_wavefronts_shared_ideal \
+    smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_{ld,st}.sum \
+    smsp__inst_executed_op_ldgsts.sum gpu__time_duration.sum
+}
+
+# Small, and no other launch of the run has these grids.
+readonly work_shapes=('1,5,256,64,64' '1,7,100,48,100')
+
+work() {
+  : >"$out/work.csv"
+  : >"$out/work.log"
+  each_kernel work work_one
+}
+
+work_one() {  # STAGE KERNEL DTYPE
+  local status=0 csv=$out/work.part flags
+  read -ra flags <<<"$(at_shapes "--kernel $2 --dtype $3" "${work_shapes[@]}")"
+  # Demangled: kernels that differ in template arguments only are different kernels.
+  env ATTN_VERIFY_BUDGET=6e4 ncu --clock-control none --csv --page raw --print-units base --log-file "$csv" \
+    --metrics "$(work_metrics | paste -sd,)" --kernel-name-base demangled \
+    --kernel-name 'regex:_kernel' --filter-mode per-launch-config --launch-count 1 \
+    "$build/$1/$1" "${flags[@]}" --verify-only >>"$out/work.log" 2>&1 || status=$?
+  printf '# %s, %s, %s, %s\n' "$@" "${work_shapes[*]}" >>"$out/work.csv"
+  grep '^"' "$csv" >>"$out/work.csv" || true
+  grep -q '^"[0-9]' "$csv" || ((status)) || status=1
+  rm -f "$csv"
+  return "$status"
+}
+
+# One line for each memory instruction of the probe, with what it was counted for.
+patterns() {
+  attempt patterns patterns_of_probe
+}
+
+patterns_of_probe() {
+  local report=$out/patterns.part status=0
+  ncu --clock-control none -f -o "$report" --section SourceCounters --kernel-name 'regex:_kernel' \
+    "$build/tests/pattern_probe" >"$out/patterns.log" 2>&1 || status=$?
+  ncu --import "$report.ncu-rep" --csv --page source --print-source sass 2>>"$out/patterns.log" |
+    grep -E '^"(Kernel Name|Address)"|(LDS|LDSM|STS|LDG|STG|RED|REDG)[.A-Z0-9]* ' |
+    cut -d'"' -f1-49 | awk '/^"[AK]/ || !seen[$0]++' >"$out/patterns.csv"  # listed twice
+  rm -f "$report.ncu-rep"
+  return "$status"
+}
+
 lab() {
   local stage executable
   rm -f "$out/lab.ndjson"
@@ -383,6 +436,8 @@ session() {
       sweep) sweep ;;
       sanitize) sanitize ;;
       profile) profile ;;
+      work) work ;;
+      patterns) patterns ;;
       lab) lab ;;
     esac
   done

@@ -2,7 +2,7 @@
 # Installs what ./tour and ./test need and what is missing: packages by apt, matplotlib into .venv.
 #
 #   scripts/setup.sh          to build and run the stages and draw the charts
-#   scripts/setup.sh clang    and clang++, for the ThreadSanitizer build
+#   scripts/setup.sh clang    and clang++, for ThreadSanitizer, MemorySanitizer and the microscope
 #
 # Whether something is missing is found out by using it, not by asking the package manager: so what
 # was installed in another way counts too. Where nothing is missing it takes about a second.
@@ -57,6 +57,7 @@ find_missing() {
   if ((want_clang)); then
     need clang links clang++
     need libclang-rt-dev links clang++ -fsanitize=thread
+    need llvm llvm-symbolizer --version  # or their reports name no lines
     need libomp-dev has_header clang++ omp.h
   fi
 }

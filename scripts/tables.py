@@ -4,10 +4,13 @@
     <!-- results:begin -->                   every stage: its place is the README
     <!-- results:begin stage=03_x -->        one stage: predicted, measured, faster than what
     <!-- profile:begin stage=03_x -->        the same stage as Nsight Compute saw it
+    <!-- work:begin stage=03_x -->           what the microscope counted of it
+    <!-- work:begin -->                      every count against Nsight Compute's, all stages
 
-A table stands between such a line and <!-- results:end --> or <!-- profile:end -->; whatever is
-typed there is replaced. Pages: docs/**/*.md, *.md and */README.md. Results: docs/results/*.jsonl
-and *profile.csv. With --check nothing is written, and a table that is out of date is exit status 1.
+A table stands between such a line and <!-- results:end -->, <!-- profile:end --> or
+<!-- work:end -->; whatever is typed there is replaced. Pages: docs/**/*.md, *.md and */README.md.
+Results: docs/results/*.jsonl, *profile.csv, work_*.ndjson, *_work.csv and widths.json. With --check
+nothing is written, and a table that is out of date is exit status 1.
 """
 
 import argparse
@@ -19,10 +22,11 @@ import sys
 import profiles
 import results as results_module
 import rewrite
+import work
 from results import ResultsError, home_stage
 
 COMMAND = "scripts/tables.py"
-MARKER = re.compile(r"<!-- (results|profile):(begin|end)(?: stage=(\S+))? -->")
+MARKER = re.compile(r"<!-- (results|profile|work):(begin|end)(?: stage=(\S+))? -->")
 NOTHING = "No results are recorded yet."
 
 
@@ -201,7 +205,7 @@ def fill(page, text, render):
     for number, line in enumerate(text.splitlines(keepends=True), 1):
         marker = MARKER.fullmatch(line.strip())
         if not marker:
-            if line.strip().startswith(("<!-- results", "<!-- profile")):
+            if line.strip().startswith(("<!-- results", "<!-- profile", "<!-- work")):
                 raise ResultsError(f"{page}:{number}: not a marker that {COMMAND} knows")
             if not begun:
                 out.append(line)
@@ -236,12 +240,19 @@ def main():
 
     results = results_module.load_all(recorded("*.jsonl"))
     profiled = profiles.load_all(recorded("*profile.csv"))
+    counted = work.load_all(recorded("work_*.ndjson"))
+    measured = work.load_all_measured(recorded("*_work.csv"))
+    widths = work.load_widths(os.path.join(arguments.root, "docs", "results", "widths.json"))
 
     def render(kind, stage):
         if stage and not os.path.isdir(os.path.join(arguments.root, stage)):
             raise ValueError(f"there is no stage '{stage}'")
         if kind == "results":
             return results_text(results, stage)
+        if kind == "work":
+            if stage:
+                return work.render(counted, stage)
+            return work.render_against(counted, measured, widths)
         if not stage:
             raise ValueError("whose profile? stage=... is missing")
         return profiles.render(profiled, stage)

@@ -12,6 +12,7 @@
 #include "common/driver/report.hpp"
 #include "common/driver/results.hpp"
 #include "common/driver/verify.hpp"
+#include "common/driver/work.hpp"
 
 namespace attn::driver {
 namespace {
@@ -24,6 +25,9 @@ std::vector<Variant> selected_variants(const Stage& stage, const Options& option
     std::erase_if(variants, [&](const Variant& v) { return v.op.distribution != options.inputs; });
   return variants;
 }
+
+// Counts grow with a shape, and do not change their ratios: small is enough, and quick.
+const Shape kCountedShape = {1, 3, 256, 64, 64};
 
 class Run {
  public:
@@ -75,10 +79,20 @@ class Run {
     run_checks();
     for (const Selected& selected : selected_) verify_shapes(selected);
     if (options_.verify_only) return;
+    if constexpr (kMicroscope) {
+      if (!stage_.on_host) {
+        count_work(stage_, op(),
+                   {selected_.front().kernels, shapes(), dtype(), options_.seed, options_.per_line,
+                    options_.results},
+                   environment);
+        return;
+      }
+    }
     if (!timed()) {
       std::printf(
           "An emulated kernel's time means nothing: nothing is timed, no speedup is claimed%s.\n",
           options_.results.empty() ? "" : ", and nothing is written to the results file");
+      std::printf("What it asks of memory can be counted: docs/microscope.md.\n");
       print_recorded(stage_, ATTN_SOURCE_DIR "/docs/results");
       return;
     }
@@ -127,7 +141,9 @@ class Run {
   bool timed() const { return can_time() && !options_.verify_only; }
 
   std::vector<Shape> shapes() const {
-    return options_.shapes.empty() ? std::vector{stage_.default_shape} : options_.shapes;
+    if (!options_.shapes.empty()) return options_.shapes;
+    if (kMicroscope && !stage_.on_host) return {kCountedShape};
+    return {stage_.default_shape};
   }
 
   // The shapes to verify besides the grid. The default one is for timing: too large to emulate.

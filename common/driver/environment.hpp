@@ -12,6 +12,13 @@ inline constexpr bool kEmulated = true;
 inline constexpr bool kEmulated = false;
 #endif
 
+// Does this build count what they ask of memory?
+#ifdef SIMT_MICROSCOPE
+inline constexpr bool kMicroscope = true;
+#else
+inline constexpr bool kMicroscope = false;
+#endif
+
 struct Environment {
   std::string device;  // the GPU's name; in the CPU build and for host stages, the CPU's
   std::string sm;      // "9.0"; "host"

@@ -5,6 +5,7 @@
 #include <charconv>
 #include <map>
 
+#include "common/driver/environment.hpp"
 #include "common/driver/results.hpp"
 
 namespace attn::driver {
@@ -29,6 +30,8 @@ constexpr Flag kFlags[] = {
     {"--seed", "N", "seed of the inputs, a whole number from 0 to 2^64-1"},
     {"--kernel", "NAME", "run only this kernel of the stage"},
     {"--verify-only", nullptr, "check the results, time nothing"},
+    {"--per-line", nullptr,
+     "list the source with what each line asks of memory (the microscope's build only)"},
     {"--list", nullptr, "print the kernels, and which one the stage picks at the shape"},
     {"--results", "FILE", "append the measurements to this file, one JSON object per line"},
 };
@@ -167,6 +170,11 @@ Options parse_options(const Stage& stage, int argc, char** argv) {
 
   options.verify_only = values.count("--verify-only");
   options.list = values.count("--list");
+  options.per_line = values.count("--per-line");
+  if (options.per_line && !kMicroscope)
+    throw BadInput(
+        "--per-line: this build does not count; accepted is it by the build of `cmake --preset "
+        "microscope`");
   options.dtypes = dtypes_of(stage);
   if (values.count("--dtype")) {
     const std::string& text = only(values, "--dtype");

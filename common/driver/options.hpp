@@ -21,6 +21,7 @@ struct Options {
   std::string kernel;   // empty: all
   std::string results;  // empty: recorded nowhere
   bool verify_only = false;
+  bool per_line = false;
   bool list = false;
   std::vector<std::string> benchmark_flags;  // as given, each begins with --benchmark_
   std::string help;                          // of --help: the text to print

@@ -6,31 +6,10 @@
 #include <cstdlib>
 #include <map>
 
+#include "common/driver/columns.hpp"
+
 namespace attn::driver {
 namespace {
-
-template <class... A>
-std::string format(const char* pattern, A... arguments) {
-  char text[256];
-  std::snprintf(text, sizeof text, pattern, arguments...);
-  return text;
-}
-
-// A header and rows, in columns as wide as their widest cell; the first to the left, the others to
-// the right. Of the others one that is empty in every row is left out.
-void print_columns(std::vector<std::vector<std::string>> lines) {
-  for (size_t i = lines.front().size(); --i > 0;)
-    if (std::all_of(lines.begin() + 1, lines.end(), [&](auto& line) { return line[i].empty(); }))
-      for (auto& line : lines) line.erase(line.begin() + i);
-  std::vector<size_t> widths(lines.front().size());
-  for (const auto& line : lines)
-    for (size_t i = 0; i < line.size(); ++i) widths[i] = std::max(widths[i], line[i].size());
-  for (const auto& line : lines) {
-    std::printf("  %-*s", int(widths[0]), line[0].c_str());
-    for (size_t i = 1; i < line.size(); ++i) std::printf("  %*s", int(widths[i]), line[i].c_str());
-    std::printf("\n");
-  }
-}
 
 // What the operator asks of this kernel.
 Cost cost_of(const Row& row) {

@@ -36,9 +36,16 @@ bool Block::next_copy(int allowed, AsyncCopy* copy) {
 }
 
 bool queue_copy(const AsyncCopy& copy, Site site) {
-  return Block::running().queue_copy(copy, site);
+  Block& block = Block::running();
+  block.recorder().copy(copy, __builtin_return_address(0));
+  return block.queue_copy(copy, site);
 }
 void commit_copies() { Block::running().commit_copies(); }
-bool next_copy(int allowed, AsyncCopy* copy) { return Block::running().next_copy(allowed, copy); }
+bool next_copy(int allowed, AsyncCopy* copy) {
+  Block& block = Block::running();
+  const bool found = block.next_copy(allowed, copy);
+  block.recorder().mute(found);  // counted when it was issued
+  return found;
+}
 
 }  // namespace simt

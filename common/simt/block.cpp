@@ -1,5 +1,6 @@
 #include "common/simt/block.hpp"
 
+#include <cstdio>
 #include <exception>
 
 #include "simt/device_functions.hpp"
@@ -9,6 +10,11 @@ constinit thread_local uint3 blockIdx{0, 0, 0};
 constinit thread_local dim3 blockDim{1, 1, 1};
 constinit thread_local dim3 gridDim{1, 1, 1};
 const int warpSize = 32;
+
+#ifdef SIMT_MSAN
+// Only what the kernels themselves, and the runtime for them, leave unwritten is of interest.
+extern "C" const char* __msan_default_options() { return "poison_in_malloc=0:poison_in_free=0"; }
+#endif
 
 namespace simt {
 
@@ -32,8 +38,12 @@ Block::Block()
     : threads_(std::make_unique<Thread[]>(kMaxThreads)),
       static_shared_(kStaticSharedCapacity),
       dynamic_shared_(kDynamicSharedCapacity),
+      recorder_(static_shared_, dynamic_shared_),
       tsan_main_(tsan::current()) {
   next_.fill(0);
+  at_sanitizer_report([] {
+    if (running_ != nullptr) std::fprintf(stderr, "%s\n", running_->describe_running().c_str());
+  });
 }
 
 Block::AsScheduler::AsScheduler(const Block& block) : block_(block) {
@@ -92,6 +102,7 @@ void Block::begin(const Launch& launch, uint64_t index) {
       fibers_[i]->start(static_cast<char*>(tsan_stacks_) + i * kStackBytes);
       threads_[i].fiber = fibers_[i].get();
       threads_[i].tsan_fiber = tsan::create();
+      tsan::name(threads_[i].tsan_fiber, name_of(threads_[i].index).c_str());
     }
   }
 
@@ -101,6 +112,7 @@ void Block::begin(const Launch& launch, uint64_t index) {
   for (NamedBarrier& barrier : named_barriers_) barrier = {};
   error_.clear();
   static_type_ = nullptr;
+  recorder_.begin_block(launch.threads);
   make_all_ready();
 }
 
@@ -117,6 +129,7 @@ void Block::end() {
     }
   }
   if constexpr (kTsan) unmap_stacks(tsan_stacks_, launch_->threads);
+  recorder_.end_block(static_shared_.size() + launch_->dynamic_shared_bytes);
   static_shared_.close();
   dynamic_shared_.close();
   running_ = nullptr;
@@ -154,8 +167,10 @@ Fiber& Block::fiber_main(void* argument, Fiber& self) {
 void Block::run_thread(int id) {
   current_ = id;
   threadIdx = threads_[id].index;
+  recorder_.enter(id);
   std::string thrown;
   try {
+    msan::arguments_are_written();
     if (!failed_) launch_->kernel(launch_->context);
   } catch (const Cancelled&) {
   } catch (const std::exception& exception) {
@@ -169,6 +184,7 @@ void Block::run_thread(int id) {
                                          std::to_string(id) + ": " + thrown);
   }
   threads_[id].fiber = nullptr;
+  recorder_.thread_ended(id);
   ++ended_;
   tsan::release(&tsan_launch_tag);
 }
@@ -231,6 +247,7 @@ inline void Block::continue_with(Fiber& from, int id) {
 
 // The running thread gives the turn to another, and returns when it has been made ready.
 void Block::suspend() {
+  if (failed_) throw Cancelled{};
   const int id = current_;
   const int next = take_next();
   if (next == id) return;
@@ -242,7 +259,17 @@ void Block::suspend() {
   }
   current_ = id;
   threadIdx = threads_[id].index;
+  recorder_.enter(id);
   if (failed_) throw Cancelled{};
+}
+
+void Block::give_way() {
+  next_[current_ / kWarpSize] |= 1u << current_ % kWarpSize;
+  try {
+    suspend();
+  } catch (const Cancelled&) {
+    // The caller is no kernel and may not be able to throw: the thread's next wait does.
+  }
 }
 
 void Block::fail(Site site, const std::string& what) {
@@ -289,7 +316,11 @@ void Block::release_barrier() {
   }
 }
 
-void block_barrier(Site site) { Block::running().barrier(site); }
+void block_barrier(Site site) {
+  Block& block = Block::running();
+  block.recorder().barrier(~0u, __builtin_return_address(0));
+  block.barrier(site);
+}
 
 void thread_fence() {
   static char tag;  // fences order memory across blocks; one tag for all is coarse but sound

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "common/simt/fiber.hpp"
+#include "common/simt/microscope/recorder.hpp"
 #include "common/simt/shared_region.hpp"
 #include "simt/emulator.hpp"
 
@@ -29,6 +30,7 @@ struct Launch {
   int threads;  // of a block
   std::size_t dynamic_shared_bytes;
   Site site;
+  const void* function;  // the kernel as the program names it
   void (*kernel)(const void*);
   const void* context;
   Order order;
@@ -65,6 +67,11 @@ class Block {
   bool queue_copy(const AsyncCopy& copy, Site site);
   void commit_copies();
   bool next_copy(int allowed, AsyncCopy* copy);
+
+  // Lets the other threads go on first.
+  void give_way();
+
+  microscope::Recorder& recorder() { return recorder_; }
 
   // Ends the block with an error at `site`: does not return to the kernel.
   [[noreturn]] void fail(Site site, const std::string& what);
@@ -140,6 +147,8 @@ class Block {
   // report.cpp
   std::string describe(Site site, const std::string& what) const;
   std::string describe_deadlock() const;
+  std::string describe_running() const;
+  std::string name_of(uint3 thread) const;
   std::string describe_waiting() const;
   int waits_at_named_barrier(int warp) const;
   std::string damaged_shared_memory() const;
@@ -169,6 +178,7 @@ class Block {
 
   SharedRegion static_shared_, dynamic_shared_;
   const void* static_type_ = nullptr;
+  microscope::Recorder recorder_;
 
   std::string error_;
   bool failed_ = false;

@@ -45,7 +45,9 @@ void distribute(Lanes lanes, bool transposed) {
           row = column;
           column = swapped;
         }
-        element[i] = static_cast<const uint16_t*>(lanes[m * 8 + row]->in)[column];
+        const auto* source = static_cast<const uint16_t*>(lanes[m * 8 + row]->in) + column;
+        element[i] = *source;
+        msan::copied(reinterpret_cast<uint16_t*>(&registers[m]) + i, source, sizeof *source);
       }
       registers[m] = element[0] | element[1] << 16;
     }

@@ -64,7 +64,9 @@ void Block::named_barrier(const char* name, const NamedBarrierOperands& operands
 }
 
 void named_barrier(const char* name, const NamedBarrierOperands& operands, Site site) {
-  Block::running().named_barrier(name, operands, site);
+  Block& block = Block::running();
+  block.recorder().named_barrier(~0u, __builtin_return_address(0));
+  block.named_barrier(name, operands, site);
 }
 
 }  // namespace simt

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "common/simt/block.hpp"
+#include "common/simt/microscope/launches.hpp"
 
 namespace simt {
 
@@ -74,6 +75,7 @@ class Pool {
         std::string error = block.run(grid.launch, index);
         if (!error.empty()) grid.report(index, std::move(error));
       }
+      block.recorder().end_launch();
       lock.lock();
       if (--busy_ == 0) {
         wanted_ = 0;  // a worker that has overslept must not join a launch that is over
@@ -124,12 +126,13 @@ bool early_copies_from_environment() {
 }  // namespace
 
 void launch(dim3 grid, dim3 block, std::size_t dynamic_shared_bytes, Site site,
-            void (*kernel)(const void*), const void* context) {
+            const void* function, void (*kernel)(const void*), const void* context) {
   const Launch launch{grid,
                       block,
                       int(block.x * block.y * block.z),
                       dynamic_shared_bytes,
                       site,
+                      function,
                       kernel,
                       context,
                       order_from_environment(),
@@ -140,9 +143,12 @@ void launch(dim3 grid, dim3 block, std::size_t dynamic_shared_bytes, Site site,
   uint64_t workers = number_from_environment("SIMT_THREADS", 1, cores);
   // ThreadSanitizer's runtime (clang 14) crashes now and then when two OS threads make and end
   // fibers by the ten thousand. One finds the same races: it is the fibers that are compared.
-  if constexpr (kTsan) workers = 1;
+  // MemorySanitizer's setting in msan::forget() is one for all.
+  if constexpr (kTsan || kMsan) workers = 1;
+  microscope::begin_launch(function, site, grid, block);
   Pool::instance().run(job, unsigned(std::min({workers, job.blocks, uint64_t(1024)})));
   tsan::acquire(&tsan_launch_tag);
+  microscope::end_launch();
   if (job.failed) throw Error(job.error);
 }
 

@@ -1,5 +1,6 @@
 // The texts of errors: who waits where when a block cannot go on, and why that is.
 
+#include <cstdio>
 #include <map>
 
 #include "common/simt/block.hpp"
@@ -42,6 +43,19 @@ std::string Block::describe(Site site, const std::string& what) const {
   return to_string(site) + ": " + what + " [block (" + std::to_string(index_.x) + ", " +
          std::to_string(index_.y) + ", " + std::to_string(index_.z) + "), launched at " +
          to_string(launch_->site) + "]";
+}
+
+// "CUDA thread (5, 0, 0) of block (0, 0, 0)"
+std::string Block::name_of(uint3 thread) const {
+  char text[128];
+  std::snprintf(text, sizeof text, "CUDA thread (%u, %u, %u) of block (%u, %u, %u)", thread.x,
+                thread.y, thread.z, index_.x, index_.y, index_.z);
+  return text;
+}
+
+std::string Block::describe_running() const {
+  return "simt: this was " + name_of(threads_[current_].index) + ", launched at " +
+         to_string(launch_->site);
 }
 
 // The number of the named barrier, 0 if none.

@@ -2,11 +2,15 @@
 
 #include "simt/runtime_api.hpp"
 
+#include <malloc.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+
+#include "common/simt/microscope/device_memory.hpp"
+#include "common/simt/sanitizers.hpp"
 
 struct CUevent_st {
   std::chrono::steady_clock::time_point time;
@@ -180,11 +184,23 @@ cudaError_t cudaMalloc(void** pointer, std::size_t bytes) {
   if (bytes == 0) return cudaSuccess;
   // Linux would promise more than there is, and kill us when it is used.
   if (bytes > memory(_SC_PHYS_PAGES)) return result(cudaErrorMemoryAllocation);
-  return result(posix_memalign(pointer, 256, bytes) == 0 ? cudaSuccess : cudaErrorMemoryAllocation);
+  if constexpr (simt::kMicroscope) {
+    *pointer = simt::microscope::allocate(bytes);
+  } else if (posix_memalign(pointer, 256, bytes) != 0) {
+    *pointer = nullptr;
+  }
+  if (*pointer == nullptr) return result(cudaErrorMemoryAllocation);
+  simt::msan::forget(*pointer, bytes);
+  return cudaSuccess;
 }
 
 cudaError_t cudaFree(void* pointer) {
-  std::free(pointer);
+  if constexpr (simt::kMicroscope) {
+    simt::microscope::release(pointer);
+  } else {
+    simt::msan::remember(pointer, malloc_usable_size(pointer));
+    std::free(pointer);
+  }
   return cudaSuccess;
 }
 
@@ -198,8 +214,11 @@ cudaError_t cudaFreeAsync(void* pointer, cudaStream_t stream) {
   return cudaFree(pointer);
 }
 
-cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind) {
-  if (bytes > 0) std::memcpy(to, from, bytes);
+cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
+  if (bytes == 0) return cudaSuccess;
+  // What the host looks at must have been written.
+  if (kind == cudaMemcpyDeviceToHost) simt::msan::require_written(from, bytes);
+  std::memcpy(to, from, bytes);
   return cudaSuccess;
 }
 

@@ -59,6 +59,7 @@ void* SharedRegion::open(std::size_t bytes) {
     fill(begin_ + bytes, kGuardBytes, kGuardValue);
   }
   fill(begin_, bytes, kPoison);
+  msan::forget(begin_, bytes);
   return begin_;
 }
 

@@ -18,6 +18,7 @@ class SharedRegion {
   bool is_open() const { return open_; }
   void* data() const { return begin_; }
   std::size_t size() const { return bytes_; }
+  std::size_t capacity() const { return capacity_; }
 
   // False if the block has written just before or just behind the region. (AddressSanitizer
   // reports the write itself, so that there is nothing to look for in its builds.)

@@ -57,7 +57,11 @@ void Block::collective(WarpRequest& request) {
   if (tag != nullptr) acquire(tag, warp, request.mask);
 }
 
-void warp_collective(WarpRequest& request) { Block::running().collective(request); }
+void warp_collective(WarpRequest& request) {
+  Block& block = Block::running();
+  block.recorder().collective(request, __builtin_return_address(0));
+  block.collective(request);
+}
 
 namespace {
 
@@ -91,6 +95,7 @@ void shuffle_lanes(Lanes lanes, unsigned mask, F source_of) {
     const auto* in = static_cast<const uint32_t*>(lanes[source]->in);
     auto* out = static_cast<uint32_t*>(request.out);
     for (int i = 0; i < request.words; ++i) out[i] = in[i];
+    msan::copied(out, in, request.words * sizeof *out);
   });
 }
 

@@ -165,6 +165,7 @@ TEST_F(Driver, BadInputGetsOneLineAndStatusTwo) {
       {{"--nonsense"}, {"unknown flag --nonsense", "--shape", "--help"}},
       {{"--nonsense=3"}, {"unknown flag --nonsense"}},
       {{"-x"}, {"unknown flag -x"}},
+      {{"--per-line"}, {"--per-line", "cmake --preset microscope"}},
       {{"stray"}, {"stray"}},
       {{"--shape"}, {"--shape lacks its value", "B,H,L,E,M"}},
       {{"--shape", "--list"}, {"--shape --list", "B,H,L,E,M"}},

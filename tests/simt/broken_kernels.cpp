@@ -92,6 +92,32 @@ __global__ void lost_atomic_kernel(float* sum) {
   *sum += 1.0f;  // FAULT(lost_atomic): atomicAdd is meant
 }
 
+// --- MemorySanitizer ---
+
+__global__ void unwritten_shared_kernel(float* out) {
+  auto& smem = shared_storage<Storage>();
+  const int i = threadIdx.x;
+  if (i < 127) smem.values[i] = float(i);  // the bound is one too low
+  __syncthreads();
+  out[i] = smem.values[i];  // FAULT(unwritten_shared)
+}
+
+__global__ void unwritten_global_kernel(const float* in, float* out) {
+  const float x = in[threadIdx.x];  // of which nothing was written
+  if (x > 0) out[threadIdx.x] = x;  // FAULT(unwritten_global)
+}
+
+__global__ void unwritten_shuffled_kernel(float* out) {
+  auto& smem = shared_storage<Storage>();
+  const int i = threadIdx.x;
+  if (i != 5) smem.values[i] = float(i);
+  __syncwarp();
+  const float other = __shfl_xor_sync(0xffffffffu, smem.values[i], 1);
+  if (other > 3) out[i] = other;  // FAULT(unwritten_shuffled): lane 4 decides by what lane 5 read
+}
+
+// --- ThreadSanitizer, again: between blocks ---
+
 __global__ void cross_block_kernel(float* out) {
   // Every block writes a row of 128, of which the last element belongs to the next block.
   for (int i = 0; i <= 128; ++i) {
@@ -101,6 +127,7 @@ __global__ void cross_block_kernel(float* out) {
 
 int run(const std::string& name) {
   const DeviceBuffer<float> in(std::vector<float>(256, 1.0f)), out(std::vector<float>(1024, 0.0f));
+  const DeviceBuffer<float> unwritten(128);
   const std::map<std::string, std::function<void()>> kernels = {
       {"shared_write",
        [&] {
@@ -138,6 +165,19 @@ int run(const std::string& name) {
       {"lost_atomic",
        [&] {
          launch({64, 1}, lost_atomic_kernel, out.data());
+       }},
+      {"unwritten_shared",
+       [&] {
+         launch({1, 128}, unwritten_shared_kernel, out.data());
+         out.to_host();  // the host looks at the result
+       }},
+      {"unwritten_global",
+       [&] {
+         launch({1, 128}, unwritten_global_kernel, unwritten.data(), out.data());
+       }},
+      {"unwritten_shuffled",
+       [&] {
+         launch({1, 32}, unwritten_shuffled_kernel, out.data());
        }},
       {"cross_block",
        [&] {

@@ -29,6 +29,8 @@ __nv_bfloat16 operator/(__nv_bfloat16, __nv_bfloat16) = delete;
 
 struct __attribute__((may_alias, aligned(4))) __nv_bfloat162 {
   __nv_bfloat16 x, y;
+  SIMT_CONSTRUCTOR(__nv_bfloat162(__nv_bfloat16 x, __nv_bfloat16 y) : x(x), y(y){})
+  SIMT_COPIED_WHOLE(__nv_bfloat162, unsigned short)
 };
 
 inline __nv_bfloat16 __float2bfloat16(float x) { return x; }

@@ -132,7 +132,9 @@ inline unsigned atomicExch(unsigned* address, unsigned value) {
   return __atomic_exchange_n(address, value, __ATOMIC_RELAXED);
 }
 inline float atomicExch(float* address, float value) {
-  return simt::atomic_update(address, [=](float) { return value; });
+  float old;
+  __atomic_exchange(address, &value, &old, __ATOMIC_RELAXED);
+  return old;
 }
 inline int atomicCAS(int* address, int compare, int value) {
   __atomic_compare_exchange_n(address, &compare, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);

@@ -22,9 +22,10 @@ class Error : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Runs `kernel(context)` for every thread of the grid and returns when all have ended.
+// Runs `kernel(context)` for every thread of the grid and returns when all have ended. `function` is
+// the kernel that it calls, for reports.
 void launch(dim3 grid, dim3 block, std::size_t dynamic_shared_bytes, Site site,
-            void (*kernel)(const void*), const void* context);
+            const void* function, void (*kernel)(const void*), const void* context);
 
 void block_barrier(Site site);
 

@@ -2,7 +2,11 @@
 #pragma once
 
 #define __global__
+#ifdef SIMT_MICROSCOPE
+#define __device__ __attribute__((always_inline))  // as nvcc does, so that accesses are the same
+#else
 #define __device__
+#endif
 #define __host__
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
