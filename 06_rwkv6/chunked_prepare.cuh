@@ -19,7 +19,7 @@ namespace attn::rwkv6 {
 constexpr float kLog2e = 1.4426950408889634f;
 // The largest |h| of a packet, to base 2. Factors from 2^-96 to 2^96 leave the products of inputs up
 // to 2^31 inside the range of a float, and of r and k all that is above 2^-30. It is exp(-133) in
-// all, which 16 steps of -exp(N(0, 1)) reach in one column of 30000.
+// all, which 16 steps of -exp(N(0, 1)) reach in one column of 40000.
 constexpr float kMildest = 96;
 
 // [doc:window]
