@@ -8,6 +8,7 @@ Run on its own, it checks files: results.py FILE...
 import dataclasses
 import json
 import math
+import os
 import re
 import sys
 
@@ -195,8 +196,14 @@ def load(path, kind=Result):
     return results
 
 
+def is_sweep(path):
+    """Whether a file has a kernel's time against the length of the sequence, and is not of record."""
+    return any(word in os.path.basename(path) for word in ("sweep", "crossover"))
+
+
 def load_all(paths):
-    return [result for path in paths for result in load(path)]
+    """All records of several files, those of sweeps last: what is of record stands first."""
+    return [result for path in sorted(paths, key=is_sweep) for result in load(path)]
 
 
 def home_stage(kernel, results):
@@ -240,7 +247,7 @@ def shapes_of_first_stage(results):
     """
     first = min(result.stage for result in results)
     families = {}  # what differs in L only
-    for result in sorted(results, key=lambda result: result.date):
+    for result in results:
         if result.stage == first:
             shape = result.shape
             family = families.setdefault((shape.B, shape.H, shape.E, shape.M), [])

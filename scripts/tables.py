@@ -181,9 +181,22 @@ def groups(results):
     return [found[key] for key in sorted(found, key=lambda key: key[0])]
 
 
+def defaults(results):
+    """Of each device and operator the inputs and the dtype that were recorded first: what a stage is
+    judged by. The chapters have the others.
+    """
+    found = {}
+    for group in groups(results):
+        found.setdefault((group[0].device, group[0].workload[0]), group)
+    return sorted(
+        found.values(), key=lambda group: (group[0].on_host, min(r.stage for r in group))
+    )
+
+
 def results_text(results, stage):
     if not stage:
-        return "\n\n".join(map(ladder_section, groups(results))) or NOTHING
+        of_stages = [result for result in results if result.stage != results_module.PEERS]
+        return "\n\n".join(map(ladder_section, defaults(of_stages))) or NOTHING
     sections = []
     for everything in groups(results):
         of_stage = [result for result in everything if result.stage == stage]
@@ -239,6 +252,9 @@ def main():
         return sorted(glob.glob(os.path.join(arguments.root, "docs", "results", pattern)))
 
     results = results_module.load_all(recorded("*.jsonl"))
+    of_record = results_module.load_all(
+        path for path in recorded("*.jsonl") if not results_module.is_sweep(path)
+    )
     profiled = profiles.load_all(recorded("*profile.csv"))
     counted = work.load_all(recorded("work_*.ndjson"))
     measured = work.load_all_measured(recorded("*_work.csv"))
@@ -248,7 +264,7 @@ def main():
         if stage and not os.path.isdir(os.path.join(arguments.root, stage)):
             raise ValueError(f"there is no stage '{stage}'")
         if kind == "results":
-            return results_text(results, stage)
+            return results_text(results if stage else of_record, stage)
         if kind == "work":
             if stage:
                 return work.render(counted, stage)
