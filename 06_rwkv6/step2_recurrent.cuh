@@ -19,6 +19,7 @@
 // What the next step removes: the arithmetic itself, which becomes products of matrices.
 #pragma once
 
+#include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
 #include <cstdint>
@@ -81,6 +82,9 @@ struct VectorRecurrence {
   };
 };
 
+__device__ __forceinline__ uint32_t bits_of(float x) { return __float_as_uint(x); }
+__device__ __forceinline__ uint32_t bits_of(__nv_bfloat16 x) { return __bfloat16_as_ushort(x); }
+
 // Elements [d, d + 8) of a row of D elements; zeros past its end, and everywhere if not `inside`.
 template <class T>
 __device__ __forceinline__ Octet<T> load_octet(const T* row, int d, int D, bool inside,
@@ -94,11 +98,17 @@ __device__ __forceinline__ Octet<T> load_octet(const T* row, int d, int D, bool 
     }
     return x;
   }
-  struct __attribute__((may_alias)) Element {
-    T x;
-  };
-#pragma unroll 1
-  for (int i = 0; i < 8 && d + i < D; ++i) reinterpret_cast<Element*>(&x)[i].x = row[d + i];
+  // Word by word with constant indices: an index known at run time would put x into local memory, for
+  // aligned rows too.
+  uint32_t words[4 * Octet<T>::kWords] = {};
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    if (d + i < D) words[i * sizeof(T) / 4] |= bits_of(row[d + i]) << i * sizeof(T) % 4 * 8;
+  }
+#pragma unroll
+  for (int i = 0; i < Octet<T>::kWords; ++i) {
+    x.words[i] = {words[4 * i], words[4 * i + 1], words[4 * i + 2], words[4 * i + 3]};
+  }
   return x;
 }
 
