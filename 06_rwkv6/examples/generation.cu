@@ -135,8 +135,8 @@ int main() {
       return 0;
     }
     const Shape shape = {2, 3, 50, 64, 64};
-    const bool right = verify_generation<__nv_bfloat16>(shape, tolerance(Dtype::bf16)) &
-                       verify_generation<float>(shape, kTf32Tolerance);
+    bool right = verify_generation<__nv_bfloat16>(shape, tolerance(Dtype::bf16));
+    right &= verify_generation<float>(shape, kTf32Tolerance);
     if (driver::kEmulated) {
       std::printf("An emulated kernel's time means nothing: no token is timed.\n");
     } else {

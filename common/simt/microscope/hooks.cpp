@@ -70,6 +70,10 @@ ACCESSES(16)
     access(Kind::atomic, const_cast<T*>(address), bits / 8, CODE);                         \
     return __atomic_fetch_add(address, value, __ATOMIC_SEQ_CST);                           \
   }                                                                                        \
+  extern "C" T __tsan_atomic##bits##_fetch_sub(volatile T* address, T value, int) {        \
+    access(Kind::atomic, const_cast<T*>(address), bits / 8, CODE);                         \
+    return __atomic_fetch_sub(address, value, __ATOMIC_SEQ_CST);                           \
+  }                                                                                        \
   extern "C" T __tsan_atomic##bits##_compare_exchange_val(volatile T* address, T expected, \
                                                           T value, int, int) {             \
     const bool done = __atomic_compare_exchange_n(address, &expected, value, false,        \
