@@ -105,7 +105,8 @@ def provenance(results):
 def titles(figure, title, results):
     """Title and provenance at the figure's left edge, whatever the length of the axis labels."""
     height = figure.get_size_inches()[1]
-    figure.text(0.02, 1 - 0.32 / height, title, fontsize=14, fontweight="bold", va="center")
+    size = 14 if len(title) <= 70 else 14 * 70 / len(title)  # a long one in the same width
+    figure.text(0.02, 1 - 0.32 / height, title, fontsize=size, fontweight="bold", va="center")
     figure.text(0.02, 1 - 0.60 / height, provenance(results), fontsize=10, color=FAINT, va="center")
 
 
@@ -156,7 +157,12 @@ def draw_speedup(results, shape):
     axes.set_xlim(left, right)
 
     places = list(range(len(rungs)))[::-1]
-    colours = [COLOURS[min(i, len(COLOURS) - 1)] for i in range(len(rungs))]
+    # A colour for each stage; for each kernel, where they are all of one.
+    groups = [results_module.home_stage(rung.kernel, results) for rung in rungs]
+    if len(set(groups)) == 1:
+        groups = [rung.kernel for rung in rungs]
+    order = list(dict.fromkeys(groups))
+    colours = [COLOURS[order.index(group) % len(COLOURS)] for group in groups]
     axes.barh(places, [s - left for s in speedups], left=left, height=0.66, color=colours)
     for place, rung, speedup in zip(places, rungs, speedups):
         text = times(speedup)

@@ -53,14 +53,24 @@ def stack(axes, rungs, parts, title):
         lengths = [values(one) for one in rungs]
         axes.barh(places, lengths, left=left, color=colour, label=name, height=0.7)
         left = [a + b for a, b in zip(left, lengths)]
+    # One bar far beyond all others would leave nothing of them to see: it leaves the picture instead.
+    *_, second, longest = sorted([0, 0, *left])
+    end = second if longest > 4 * second > 0 else longest
     for place, total in zip(places, left):
         text = f"{total:,.0f}" if total >= 10 else f"{total:.1f}"
+        inside = total <= end
         if total:
             axes.annotate(
-                text, (total, place), (4, 0), textcoords="offset points", va="center", fontsize=9
+                text if inside else f"{text} →",
+                (total if inside else 1.15 * end, place),
+                (4 if inside else -4, 0),
+                textcoords="offset points",
+                ha="left" if inside else "right",
+                va="center",
+                fontsize=9,
             )
     axes.set_title(title, fontsize=11, loc="left")
-    axes.set_xlim(0, 1.15 * max(left) or 1)
+    axes.set_xlim(0, 1.15 * end or 1)
     axes.tick_params(axis="y", length=0)
     axes.grid(axis="x", color=charts.GRID, linewidth=0.8)
     axes.set_axisbelow(True)
