@@ -202,8 +202,16 @@ def is_sweep(path):
 
 
 def load_all(paths):
-    """All records of several files, those of sweeps last: what is of record stands first."""
-    return [result for path in sorted(paths, key=is_sweep) for result in load(path)]
+    """All records of several files, those of sweeps last, and without what is of record already."""
+
+    def point(result):
+        return (result.device, result.stage, result.kernel, result.workload, result.dtype, result.shape)
+
+    paths = list(paths)
+    of_record = [result for path in paths if not is_sweep(path) for result in load(path)]
+    points = {point(result) for result in of_record}
+    swept = [result for path in paths if is_sweep(path) for result in load(path)]
+    return of_record + [result for result in swept if point(result) not in points]
 
 
 def home_stage(kernel, results):

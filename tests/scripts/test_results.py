@@ -107,14 +107,13 @@ class Loading(unittest.TestCase):
         self.assertEqual((status, out, err.count("\n")), (2, "", 1))
         self.assertIn(f"{self.path}:1:", err)
 
-    def test_files_of_sweeps_come_last(self):
+    def test_sweeps_come_last_without_what_is_of_record(self):
         folder = os.path.dirname(self.path)
         paths = [os.path.join(folder, name) for name in ("a_crossover.jsonl", "b_time.jsonl")]
-        sample.write(paths[0], sample.sweep())
-        sample.write(paths[1], sample.ladder())
-        loaded = results.load_all(paths)
-        self.assertEqual(len(loaded), len(sample.sweep()) + len(sample.ladder()))
-        self.assertEqual(loaded[0], results.parse_line(json.dumps(sample.ladder()[0])))
+        again, further = sample.record(ms=1.0), sample.record(ms=2.0, shape=(1, 8, 512, 64, 64))
+        sample.write(paths[0], [again, further])
+        sample.write(paths[1], [sample.record(ms=3.0)])
+        self.assertEqual([result.median_ms for result in results.load_all(paths)], [3.0, 2.0])
 
 
 class Ladder(unittest.TestCase):
