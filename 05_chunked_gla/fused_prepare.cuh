@@ -284,7 +284,7 @@ class PreparingWarp {
 
     // The last row has x = h, of the sub-chunk before too. What another warp has found for that is
     // not waited for.
-    if (kWhole && sub_ > 0) {
+    if (kWhole && Tiling::kSubChunks > 1 && sub_ > 0) {
       float before[kTiles][4];
       centred_gates<true>(before, g - kSubChunk * kPitch, kPitch, window, kSubChunk - 1);
       if (row == 7) {
