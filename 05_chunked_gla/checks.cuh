@@ -42,13 +42,8 @@ struct GlaCheckOperands {
 
   // The kernel's operands for the steps [first, last), without states.
   GlaOperands<T> steps(int64_t first, int64_t last) const {
-    const auto rows = [&](TensorView<T> x) {
-      x.data += first * x.stride_l;
-      x.L = last - first;
-      return x;
-    };
-    return {rows(q.device()), rows(k.device()), rows(v.device()),
-            rows(g.device()), rows(o.device()), scale};
+    const auto part = [&](const Operand& x) { return rows(x.device(), first, last); };
+    return {part(q), part(k), part(v), part(g), part(o), scale};
   }
 
   reference::RecurrentResult truth(int64_t b, int64_t h) const {
@@ -60,10 +55,6 @@ struct GlaCheckOperands {
   State initial_state, split_state, final_state;
   const float scale;
 };
-
-inline driver::Finding worse(const driver::Finding& a, const driver::Finding& b) {
-  return b.comparison.rel() > a.comparison.rel() ? b : a;
-}
 
 // From an initial to a final state, either in one go or, with split < L, in two parts: the worse of
 // output and final state.
@@ -81,10 +72,11 @@ driver::Finding check_states(Gla<T>* gla, const reference::Gates& gates, const S
   }
   part.final_state = x.final_state.device();
   gla(part, 0);
-  return worse(x.o.compare_with(bound, [&](int64_t b, int64_t h) { return x.truth(b, h).o; }),
-               {x.final_state.compare_with(
-                    bound, [&](int64_t b, int64_t h) { return x.truth(b, h).final_state; }),
-                {"final_state", driver::Axes::BHEM}});
+  return driver::worse(
+      x.o.compare_with(bound, [&](int64_t b, int64_t h) { return x.truth(b, h).o; }),
+      {x.final_state.compare_with(bound,
+                                  [&](int64_t b, int64_t h) { return x.truth(b, h).final_state; }),
+       {"final_state", driver::Axes::BHEM}});
 }
 
 // Without gates, and unscaled, it is stage 04's operator.
@@ -108,7 +100,7 @@ void add_checks(std::vector<driver::Check>& checks, const std::string& kernel, G
   };
   for (const reference::Gates& gates : reference::kAllGates) {
     add(std::string("states, two parts, gates: ") + gates.name, [=] {
-      return worse(
+      return driver::worse(
           check_states<T>(gla, gates, {1, 2, 100, 33, 70}, Layout::BLHD, /*split=*/100, bound),
           check_states<T>(gla, gates, {2, 1, 100, 64, 17}, Layout::BHLD, /*split=*/37, bound));
     });

@@ -42,12 +42,6 @@ driver::Kernel driver_kernel(std::string name, void (*gla)(const GlaOperands<T>&
   };
 }
 
-// The bound for kernels that multiply on tensor cores.
-template <class T>
-double tensor_core_tolerance() {
-  return dtype_of<T> == Dtype::f32 ? kTf32Tolerance : tolerance(dtype_of<T>);
-}
-
 // Every operand once.
 inline double operand_bytes(const Shape& s, Dtype dtype) {
   return double(s.B) * s.H * s.L * (3 * s.E + 2 * s.M) * bytes_of(dtype);
@@ -103,9 +97,9 @@ std::vector<driver::Kernel> driver_kernels_of() {
   return {
       driver_kernel<T>("recurrent", recurrent_gla, recurrent_cost),
       driver_kernel<T>("four_kernels", four_kernels_gla, four_kernels_cost),
-      driver_kernel<T>("fused", fused_gla, fused_cost, tensor_core_tolerance<T>()),
+      driver_kernel<T>("fused", fused_gla, fused_cost, tensor_core_tolerance(dtype_of<T>)),
       driver_kernel<T>("chunk_parallel", chunk_parallel_gla, chunk_parallel_cost,
-                       tensor_core_tolerance<T>()),
+                       tensor_core_tolerance(dtype_of<T>)),
   };
 }
 
@@ -119,8 +113,8 @@ template <class T>
 void add_all_checks(std::vector<driver::Check>& checks) {
   add_checks<T>(checks, "recurrent", recurrent_gla, tolerance(dtype_of<T>));
   add_checks<T>(checks, "four_kernels", four_kernels_gla, tolerance(dtype_of<T>));
-  add_checks<T>(checks, "fused", fused_gla, tensor_core_tolerance<T>());
-  add_checks<T>(checks, "chunk_parallel", chunk_parallel_gla, tensor_core_tolerance<T>());
+  add_checks<T>(checks, "fused", fused_gla, tensor_core_tolerance(dtype_of<T>));
+  add_checks<T>(checks, "chunk_parallel", chunk_parallel_gla, tensor_core_tolerance(dtype_of<T>));
 }
 
 inline std::vector<driver::Check> checks() {

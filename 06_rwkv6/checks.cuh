@@ -45,18 +45,8 @@ struct Rwkv6CheckOperands {
 
   // The kernel's operands for the steps [first, last), without states.
   Rwkv6Operands<T> steps(int64_t first, int64_t last) const {
-    const auto rows = [&](TensorView<T> x) {
-      x.data += first * x.stride_l;
-      x.L = last - first;
-      return x;
-    };
-    return {rows(r.device()),
-            rows(k.device()),
-            rows(v.device()),
-            rows(w.device()),
-            u.device(),
-            rows(o.device()),
-            scale};
+    const auto part = [&](const Operand& x) { return rows(x.device(), first, last); };
+    return {part(r), part(k), part(v), part(w), u.device(), part(o), scale};
   }
 
   reference::RecurrentResult truth(int64_t b, int64_t h, bool reverse) const {
@@ -68,10 +58,6 @@ struct Rwkv6CheckOperands {
   State initial_state, split_state, final_state;
   const float scale;
 };
-
-inline driver::Finding worse(const driver::Finding& a, const driver::Finding& b) {
-  return b.comparison.rel() > a.comparison.rel() ? b : a;
-}
 
 // From an initial to a final state, either in one go or, with split < L, in two parts, the later
 // rows first if they are walked backwards: the worse of output and final state.
@@ -97,10 +83,10 @@ driver::Finding check_states(Rwkv6<T>* rwkv6, const reference::Gates& gates, con
     rwkv6(part(0, shape.L), 0);
   }
   const auto truth = [&](int64_t b, int64_t h) { return x.truth(b, h, reverse); };
-  return worse(x.o.compare_with(bound, [&](int64_t b, int64_t h) { return truth(b, h).o; }),
-               {x.final_state.compare_with(
-                    bound, [&](int64_t b, int64_t h) { return truth(b, h).final_state; }),
-                {"final_state", driver::Axes::BHEM}});
+  return driver::worse(x.o.compare_with(bound, [&](int64_t b, int64_t h) { return truth(b, h).o; }),
+                       {x.final_state.compare_with(
+                            bound, [&](int64_t b, int64_t h) { return truth(b, h).final_state; }),
+                        {"final_state", driver::Axes::BHEM}});
 }
 
 // Without decays, with u = 1 and unscaled, it is the operator of stages 02 to 04.
@@ -124,10 +110,10 @@ void add_checks(std::vector<driver::Check>& checks, const std::string& kernel, R
   };
   for (const reference::Gates& gates : reference::kAllGates) {
     const auto states = [=](bool reverse) {
-      return worse(check_states<T>(rwkv6, gates, {1, 2, 100, 33, 70}, Layout::BLHD, /*split=*/100,
-                                   reverse, bound),
-                   check_states<T>(rwkv6, gates, {2, 1, 100, 64, 17}, Layout::BHLD, /*split=*/37,
-                                   reverse, bound));
+      return driver::worse(check_states<T>(rwkv6, gates, {1, 2, 100, 33, 70}, Layout::BLHD,
+                                           /*split=*/100, reverse, bound),
+                           check_states<T>(rwkv6, gates, {2, 1, 100, 64, 17}, Layout::BHLD,
+                                           /*split=*/37, reverse, bound));
     };
     add(std::string("states, two parts, decays: ") + gates.name, [=] { return states(false); });
     if (gates.name == reference::kExponentialGates.name)

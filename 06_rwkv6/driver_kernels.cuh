@@ -44,12 +44,6 @@ driver::Kernel driver_kernel(std::string name, void (*rwkv6)(const Rwkv6Operands
   };
 }
 
-// The bound for kernels that multiply on tensor cores.
-template <class T>
-double tensor_core_tolerance() {
-  return dtype_of<T> == Dtype::f32 ? kTf32Tolerance : tolerance(dtype_of<T>);
-}
-
 // Every operand once.
 inline double operand_bytes(const Shape& s, Dtype dtype) {
   const double steps = double(s.B) * s.H * s.L;
@@ -107,9 +101,9 @@ std::vector<driver::Kernel> driver_kernels_of() {
       driver_kernel<T>("naive_recurrent", naive_recurrent_rwkv6, naive_recurrent_cost),
       driver_kernel<T>("fused_recurrent", fused_recurrent_rwkv6, fused_recurrent_cost),
       driver_kernel<T>("vector_recurrent", vector_recurrent_rwkv6, vector_recurrent_cost),
-      driver_kernel<T>("chunked", chunked_rwkv6, chunked_cost, tensor_core_tolerance<T>()),
+      driver_kernel<T>("chunked", chunked_rwkv6, chunked_cost, tensor_core_tolerance(dtype_of<T>)),
       driver_kernel<T>("chunked_parallel", chunked_parallel_rwkv6, chunked_parallel_cost,
-                       tensor_core_tolerance<T>()),
+                       tensor_core_tolerance(dtype_of<T>)),
   };
 }
 
@@ -124,8 +118,9 @@ void add_all_checks(std::vector<driver::Check>& checks) {
   add_checks<T>(checks, "naive_recurrent", naive_recurrent_rwkv6, tolerance(dtype_of<T>));
   add_checks<T>(checks, "fused_recurrent", fused_recurrent_rwkv6, tolerance(dtype_of<T>));
   add_checks<T>(checks, "vector_recurrent", vector_recurrent_rwkv6, tolerance(dtype_of<T>));
-  add_checks<T>(checks, "chunked", chunked_rwkv6, tensor_core_tolerance<T>());
-  add_checks<T>(checks, "chunked_parallel", chunked_parallel_rwkv6, tensor_core_tolerance<T>());
+  add_checks<T>(checks, "chunked", chunked_rwkv6, tensor_core_tolerance(dtype_of<T>));
+  add_checks<T>(checks, "chunked_parallel", chunked_parallel_rwkv6,
+                tensor_core_tolerance(dtype_of<T>));
 }
 
 inline std::vector<driver::Check> checks() {

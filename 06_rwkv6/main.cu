@@ -23,7 +23,7 @@ driver::Kernel fused_gla_kernel(const driver::Operator& gla) {
                                        t.scale()});
           },
       .cost = [gla](const Shape& s) { return driver::least_cost(gla, s, dtype_of<T>); },
-      .tolerance = rwkv6::tensor_core_tolerance<T>(),
+      .tolerance = tensor_core_tolerance(dtype_of<T>),
   };
 }
 

@@ -23,7 +23,7 @@ driver::Kernel gla_kernel(const driver::Operator& gla) {
                                                     t.view<T>("o"), t.scale()});
           },
       .cost = [gla](const Shape& s) { return driver::least_cost(gla, s, dtype_of<T>); },
-      .tolerance = dtype_of<T> == Dtype::f32 ? kTf32Tolerance : tolerance(dtype_of<T>),
+      .tolerance = tensor_core_tolerance(dtype_of<T>),
   };
 }
 
@@ -40,7 +40,7 @@ driver::Kernel rwkv6_kernel(const driver::Operator& rwkv6) {
                                        t.view<const T>("u"), t.view<T>("o"), t.scale()});
           },
       .cost = [rwkv6](const Shape& s) { return driver::least_cost(rwkv6, s, dtype_of<T>); },
-      .tolerance = dtype_of<T> == Dtype::f32 ? kTf32Tolerance : tolerance(dtype_of<T>),
+      .tolerance = tensor_core_tolerance(dtype_of<T>),
   };
 }
 

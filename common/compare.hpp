@@ -19,6 +19,11 @@ inline double tolerance(Dtype dtype) { return dtype == Dtype::f32 ? 1e-5 : 3e-3;
 // mantissa: rounding one operand alone costs up to 4.9e-4.
 inline constexpr double kTf32Tolerance = 1e-3;
 
+// The bound for kernels that multiply on tensor cores, by the type of inputs and outputs.
+inline double tensor_core_tolerance(Dtype dtype) {
+  return dtype == Dtype::f32 ? kTf32Tolerance : tolerance(dtype);
+}
+
 struct WrongElement {
   int64_t b, h, row, col;  // (b, h, l, m) in an output [B, H, L, M]
   double got, expected;

@@ -49,6 +49,14 @@ TensorView<T> flip(const TensorView<T>& x) {
   return flipped;
 }
 
+// Rows [first, last) of every (b, h).
+template <class T>
+TensorView<T> rows(TensorView<T> x, int64_t first, int64_t last) {
+  x.data += first * x.stride_l;
+  x.L = last - first;
+  return x;
+}
+
 // How many elements 16 bytes hold, the most that a thread reads at once.
 template <class T>
 inline constexpr int kElementsPer16Bytes = 16 / sizeof(T);

@@ -50,20 +50,9 @@ struct Sequence {
   // The operands of steps [first, last). The state is read and left in the same memory: each of its
   // elements is one thread's, which reads it before it writes it.
   Rwkv6Operands<T> steps(int64_t first, int64_t last) const {
-    const auto rows = [&](TensorView<T> x) {
-      x.data += first * x.stride_l;
-      x.L = last - first;
-      return x;
-    };
-    return {rows(r.device()),
-            rows(k.device()),
-            rows(v.device()),
-            rows(w.device()),
-            u.device(),
-            rows(o.device()),
-            1,
-            state.device(),
-            state.device()};
+    const auto part = [&](const Operand& x) { return rows(x.device(), first, last); };
+    return {part(r), part(k), part(v),        part(w),       u.device(),
+            part(o), 1,       state.device(), state.device()};
   }
 
   reference::RecurrentResult truth(int64_t b, int64_t h) const {

@@ -44,6 +44,10 @@ struct Finding {
   OutputSpec output;
 };
 
+inline Finding worse(const Finding& a, const Finding& b) {
+  return b.comparison.rel() > a.comparison.rel() ? b : a;
+}
+
 // A check of something that is no Kernel: a layer, an identity between operators.
 struct Check {
   std::string name;
