@@ -108,7 +108,7 @@ runs_of_record() {  # STAGE
     07_*)
       # The first kernels would take minutes where the scores are many.
       local all='--benchmark_min_time=0.5'
-      local fast="$all --benchmark_filter=/(flash|tensor_cores|hopper|05_chunked_gla)/"
+      local fast="$all --benchmark_filter=/(flash|tensor_cores|hopper|05_chunked_gla|06_rwkv6)/"
       at_shapes "--dtype bf16 $all" 4,16,4096,128,128 4,16,4096,64,64
       at_shapes "--dtype bf16 $fast" 1,16,16384,128,128 4,16,4096,256,256
       at_shapes "--dtype bf16 --inputs causal $all" 4,16,4096,128,128 4,16,4096,64,64

@@ -1,22 +1,25 @@
 #!/usr/bin/env python3
-"""Times PyTorch's softmax attention where stage 07 is timed, and appends to a results file.
+"""Times other libraries' kernels where stages 05 to 07 are timed, and appends to a results file.
 
-    scripts/peers.py --commit COMMIT --results FILE
+    scripts/peers.py --commit COMMIT --results FILE [--library NAME]
 
-Needs PyTorch and a GPU. As the stages' drivers do: CUDA events, the L2 cache overwritten before
-every run, the median of the runs, after some that do not count. The error is that of a sample of
-queries against float64 on the same inputs. Each backend of scaled_dot_product_attention is asked
-for by name, so that none is silently replaced by another; one that does not take a shape is named,
-and left out.
+PyTorch's softmax attention, and flash-linear-attention's gated linear attention and RWKV-6, each
+unless --library names the other. Needs PyTorch, a GPU, and what it is to time. As the stages'
+drivers do: CUDA events, the L2 cache overwritten before every run, the median of the runs, after
+some that do not count. The error is that of two heads against float64 on the same inputs. Each
+kernel is asked for by name, so that none is silently replaced by another; what does not take a
+shape, or is not installed, is named, and left out.
 """
 
 import argparse
+import dataclasses
 import datetime
 import json
 import math
 import statistics
 import subprocess
 import sys
+from collections.abc import Callable
 
 try:
     import torch
@@ -24,6 +27,10 @@ try:
 except ImportError:
     print("peers.py: PyTorch is needed", file=sys.stderr)
     sys.exit(2)
+
+TYPES = {"bf16": torch.bfloat16, "f32": torch.float32}
+
+# --- Softmax attention: PyTorch -------------------------------------------------------------------
 
 BACKENDS = {
     "bf16": {
@@ -35,10 +42,9 @@ BACKENDS = {
         "math": SDPBackend.MATH,
     },
 }
-TYPES = {"bf16": torch.bfloat16, "f32": torch.float32}
 
 # (dtype, causal, (B, H, L, D)), as gpu_session.sh has them.
-RUNS = [
+SOFTMAX = [
     ("bf16", False, (4, 16, 4096, 128)),
     ("bf16", True, (4, 16, 4096, 128)),
     ("bf16", False, (4, 16, 4096, 64)),
@@ -48,6 +54,158 @@ RUNS = [
     ("bf16", False, (4, 16, 4096, 256)),
     ("f32", False, (4, 16, 4096, 64)),
 ]
+
+# --- Linear attention: flash-linear-attention -----------------------------------------------------
+
+# (operator, inputs, (B, H, L, D)), bf16, as gpu_session.sh has them. Its kernels are tuned anew for
+# each head size, which takes a minute.
+LINEAR = [
+    ("gated linear attention", "mild", (8, 32, 4096, 64)),
+    ("gated linear attention", "strong", (8, 32, 4096, 64)),
+    ("gated linear attention", "exponential", (8, 32, 4096, 64)),
+    ("gated linear attention", "mild", (8, 8, 1024, 64)),
+    ("RWKV-6", "exponential", (8, 32, 4096, 64)),
+    ("RWKV-6", "exponential", (8, 8, 1024, 64)),
+    ("gated linear attention", "mild", (1, 96, 8192, 128)),
+    ("gated linear attention", "mild", (4, 64, 4096, 128)),
+    ("gated linear attention", "mild", (2, 16, 16384, 128)),
+    ("RWKV-6", "exponential", (4, 64, 4096, 128)),
+    ("RWKV-6", "exponential", (1, 96, 8192, 128)),
+]
+
+# Logarithmic gates from normal numbers.
+GATES = {
+    "mild": lambda x: torch.nn.functional.logsigmoid(x) / 16,
+    "strong": torch.nn.functional.logsigmoid,
+    "exponential": lambda x: -torch.exp(x),
+}
+
+# --------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class Peer:
+    """A library's kernel on inputs of its own."""
+
+    library: str
+    kernel: str
+    operator: str
+    inputs: str
+    dtype: str
+    shape: tuple  # B, H, L, D: the head sizes are equal
+    flops: float  # as the drivers count them
+    operands: int  # of the size of q, the output included
+    run: Callable  # its output
+    errors: Callable  # of an output: relative, largest
+
+
+def errors_of(output, truth):
+    difference = output.double() - truth
+    relative = difference.norm() / truth.norm()
+    return relative.item(), difference.abs().max().item()
+
+
+def softmax_peers():
+    for dtype, causal, shape in SOFTMAX:
+        B, H, L, D = shape
+        q, k, v = (torch.randn(*shape, device="cuda", dtype=TYPES[dtype]) for _ in range(3))
+        sample = torch.linspace(0, L - 1, 64, device="cuda").long()
+
+        def rows_of_two_heads(x):
+            return torch.stack([x[0, 0], x[-1, -1]])
+
+        def errors(o):
+            of = rows_of_two_heads(q)[:, sample].double()
+            scores = of @ rows_of_two_heads(k).double().mT / math.sqrt(D)
+            if causal:
+                hidden = torch.arange(L, device="cuda")[None, :] > sample[:, None]
+                scores = scores.masked_fill(hidden, -math.inf)
+            truth = torch.softmax(scores, dim=-1) @ rows_of_two_heads(v).double()
+            return errors_of(rows_of_two_heads(o)[:, sample], truth)
+
+        for name, backend in BACKENDS[dtype].items():
+
+            def run():
+                with sdpa_kernel(backend):
+                    return torch.nn.functional.scaled_dot_product_attention(
+                        q, k, v, is_causal=causal
+                    )
+
+            yield Peer(
+                library="PyTorch",
+                kernel=name,
+                operator="softmax attention",
+                inputs="causal" if causal else "full",
+                dtype=dtype,
+                shape=shape,
+                flops=4.0 * B * H * L * L * D / (2 if causal else 1),
+                operands=4,
+                run=run,
+                errors=errors,
+            )
+
+
+def recurrence(q, k, v, gates, bonus):
+    """In float64, of heads [heads, L, D]; with a bonus [heads, D] that of RWKV-6."""
+    q, k, v, decays = q.double(), k.double(), v.double(), gates.double().exp()
+    S = torch.zeros(q.shape[0], q.shape[2], v.shape[2], device="cuda", dtype=torch.float64)
+    rows = []
+    for i in range(q.shape[1]):
+        added = k[:, i, :, None] * v[:, i, None, :]
+        before, S = S, S * decays[:, i, :, None] + added
+        read = S if bonus is None else before + bonus.double()[:, :, None] * added
+        rows.append((q[:, i, None, :] @ read)[:, 0])
+    return torch.stack(rows, dim=1)
+
+
+def linear_peers():
+    try:
+        from fla.ops.gla import chunk_gla
+        from fla.ops.rwkv6 import chunk_rwkv6, fused_recurrent_rwkv6
+    except ImportError as error:
+        print(f"not run: flash-linear-attention: {error}")
+        return
+    for operator, inputs, shape in LINEAR:
+        B, H, L, D = shape
+        # Its layout is [B, L, H, D].
+        q, k, v, x = (torch.randn(B, L, H, D, device="cuda", dtype=TYPES["bf16"]) for _ in range(4))
+        gates = GATES[inputs](x.float()).to(TYPES["bf16"])
+        gla = operator == "gated linear attention"
+        bonus = None if gla else torch.randn(H, D, device="cuda", dtype=TYPES["bf16"])
+        kernels = {"chunk_gla": chunk_gla}
+        if not gla:
+            kernels = {
+                "chunk_rwkv6": chunk_rwkv6,
+                "fused_recurrent_rwkv6": fused_recurrent_rwkv6,
+            }
+
+        def two_heads(x):
+            return torch.stack([x[0, :, 0], x[-1, :, -1]])
+
+        def errors(o):
+            of = None if bonus is None else torch.stack([bonus[0], bonus[-1]])
+            return errors_of(
+                two_heads(o), recurrence(*(two_heads(of_all) for of_all in (q, k, v, gates)), of)
+            )
+
+        for name, kernel in kernels.items():
+
+            def run():
+                operands = (q, k, v, gates) if bonus is None else (q, k, v, gates, bonus)
+                return kernel(*operands, scale=1.0)[0]
+
+            yield Peer(
+                library="flash-linear-attention",
+                kernel=name,
+                operator=operator,
+                inputs=inputs,
+                dtype="bf16",
+                shape=shape,
+                flops=B * H * L * (5.0 * D * D + (0.0 if gla else 5.0 * D)),
+                operands=5,
+                run=run,
+                errors=errors,
+            )
 
 
 class Stopwatch:
@@ -82,49 +240,15 @@ def copy_bytes_per_s(stopwatch):
     return 2 * source.numel() / ms * 1e3
 
 
-def errors(q, k, v, o, causal, rows=64):
-    """Relative and largest error of some queries of the first and the last head, in float64."""
-    length, size = q.shape[2], q.shape[3]
-    sample = torch.linspace(0, length - 1, rows, device="cuda").long()
-    error = norm = largest = 0.0
-    for b, h in ((0, 0), (q.shape[0] - 1, q.shape[1] - 1)):
-        scores = q[b, h, sample].double() @ k[b, h].double().T / math.sqrt(size)
-        if causal:
-            hidden = torch.arange(length, device="cuda")[None, :] > sample[:, None]
-            scores = scores.masked_fill(hidden, -math.inf)
-        truth = torch.softmax(scores, dim=-1) @ v[b, h].double()
-        difference = o[b, h, sample].double() - truth
-        error += difference.square().sum().item()
-        norm += truth.square().sum().item()
-        largest = max(largest, difference.abs().max().item())
-    return math.sqrt(error / norm), largest
-
-
 def query(field):
     command = ["nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader,nounits"]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split("\n")[0]
 
 
-def rounded(value):
-    return float(f"{value:.6g}")
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--commit", required=True, help="of this script")
-    parser.add_argument("--results", required=True, metavar="FILE", help="is appended to")
-    arguments = parser.parse_args()
-    if not torch.cuda.is_available():
-        print("peers.py: PyTorch sees no GPU", file=sys.stderr)
-        sys.exit(2)
-
-    torch.manual_seed(1)
-    torch.backends.cuda.matmul.allow_tf32 = False
-    stopwatch = Stopwatch()
-    copy_rate = copy_bytes_per_s(stopwatch)
+def environment(stopwatch, commit):
     major, minor = torch.cuda.get_device_capability()
-    where = {
-        "copy_gb_per_s": rounded(copy_rate / 1e9),
+    return {
+        "copy_gb_per_s": rounded(copy_bytes_per_s(stopwatch) / 1e9),
         "fma_tflop_per_s": None,
         "mma_tflop_per_s": None,
         "predicted_ms": None,
@@ -134,55 +258,79 @@ def main():
         "memory_clock_mhz": int(query("clocks.max.mem")),
         "driver": query("driver_version"),
         "toolkit": f"{torch.version.cuda}, PyTorch {torch.__version__}",
-        "commit": arguments.commit,
+        "commit": commit,
     }
-    for dtype, causal, (B, H, L, D) in RUNS:
-        q, k, v = (torch.randn(B, H, L, D, device="cuda", dtype=TYPES[dtype]) for _ in range(3))
-        for name, backend in BACKENDS[dtype].items():
 
-            def run():
-                return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
 
-            with sdpa_kernel(backend):
-                try:
-                    o = run()
-                except RuntimeError as error:
-                    print(f"not run: {name} at {B},{H},{L},{D} {dtype}: {error}".split("\n")[0])
-                    continue
-                samples = stopwatch.samples(run)
-            rel, largest = errors(q, k, v, o, causal)
-            median = statistics.median(samples)
-            moved = 4 * B * H * L * D * q.element_size()
-            flops = 4.0 * B * H * L * L * D / (2 if causal else 1)
-            record = {
-                "schema": 1,
-                "stage": "PyTorch",
-                "kernel": name,
-                "picked": False,
-                "baseline": "",
-                "speedup": None,
-                "operator": "softmax attention",
-                "inputs": "causal" if causal else "full",
-                "shape": {"B": B, "H": H, "L": L, "E": D, "M": D},
-                "dtype": dtype,
-                "median_ms": rounded(median),
-                "min_ms": rounded(samples[0]),
-                "max_ms": rounded(samples[-1]),
-                "samples": len(samples),
-                "bytes": float(moved),
-                "flops": flops,
-                "gb_per_s": rounded(moved / median / 1e6),
-                "tflop_per_s": rounded(flops / median / 1e9),
-                "rel_error": rounded(rel),
-                "max_abs_error": rounded(largest),
-                **where,
-                "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
-            }
+def rounded(value):
+    return float(f"{value:.6g}")
+
+
+def record_of(peer, samples, errors, where):
+    B, H, L, D = peer.shape
+    median = statistics.median(samples)
+    moved = peer.operands * B * H * L * D * TYPES[peer.dtype].itemsize
+    return {
+        "schema": 1,
+        "stage": peer.library,
+        "kernel": peer.kernel,
+        "picked": False,
+        "baseline": "",
+        "speedup": None,
+        "operator": peer.operator,
+        "inputs": peer.inputs,
+        "shape": {"B": B, "H": H, "L": L, "E": D, "M": D},
+        "dtype": peer.dtype,
+        "median_ms": rounded(median),
+        "min_ms": rounded(samples[0]),
+        "max_ms": rounded(samples[-1]),
+        "samples": len(samples),
+        "bytes": float(moved),
+        "flops": peer.flops,
+        "gb_per_s": rounded(moved / median / 1e6),
+        "tflop_per_s": rounded(peer.flops / median / 1e9),
+        "rel_error": rounded(errors[0]),
+        "max_abs_error": rounded(errors[1]),
+        **where,
+        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+    }
+
+
+def main():
+    libraries = {"PyTorch": softmax_peers, "flash-linear-attention": linear_peers}
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--commit", required=True, help="of this script")
+    parser.add_argument("--results", required=True, metavar="FILE", help="is appended to")
+    parser.add_argument("--library", choices=libraries, help="only this one")
+    arguments = parser.parse_args()
+    if not torch.cuda.is_available():
+        print("peers.py: PyTorch sees no GPU", file=sys.stderr)
+        sys.exit(2)
+
+    torch.manual_seed(1)
+    torch.backends.cuda.matmul.allow_tf32 = False
+    stopwatch = Stopwatch()
+    where = environment(stopwatch, arguments.commit)
+    for library, peers in libraries.items():
+        if arguments.library not in (None, library):
+            continue
+        for peer in peers():
+            shape = ",".join(map(str, peer.shape))
+            try:
+                o = peer.run()
+                samples = stopwatch.samples(peer.run)
+            except RuntimeError as error:
+                first_line = str(error).split("\n")[0]
+                print(f"not run: {peer.kernel} at {shape} {peer.dtype}: {first_line}")
+                continue
+            record = record_of(peer, samples, peer.errors(o), where)
             with open(arguments.results, "a", encoding="utf-8") as file:
                 file.write(json.dumps(record) + "\n")
             print(
-                f"{name:18} {B},{H},{L},{D} {dtype} {record['inputs']:6} {median:.4g} ms, "
-                f"{record['tflop_per_s']:.4g} TFLOP/s, relative error {rel:.2g}"
+                f"{peer.kernel:22} {shape} {peer.dtype} {peer.inputs:11} "
+                f"{record['median_ms']:.4g} ms, {record['tflop_per_s']:.4g} TFLOP/s, "
+                f"relative error {record['rel_error']:.2g}",
+                flush=True,
             )
 
 

@@ -33,8 +33,8 @@ class Shape:
 
 # The operator that stages 02 to 05 share.
 CAUSAL_PRODUCT = "causal product"
-# The "stage" of results that are not ours: what scripts/peers.py times.
-PEERS = "PyTorch"
+# The "stages" of results that are not ours: the libraries that scripts/peers.py times.
+PEERS = ("PyTorch", "flash-linear-attention")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -195,7 +195,7 @@ def defaults(results):
 
 def results_text(results, stage):
     if not stage:
-        of_stages = [result for result in results if result.stage != results_module.PEERS]
+        of_stages = [result for result in results if result.stage not in results_module.PEERS]
         return "\n\n".join(map(ladder_section, defaults(of_stages))) or NOTHING
     sections = []
     for everything in groups(results):
@@ -205,7 +205,7 @@ def results_text(results, stage):
             of_peers = [
                 result
                 for result in everything
-                if result.stage == results_module.PEERS and result.shape in shapes
+                if result.stage in results_module.PEERS and result.shape in shapes
             ]
             sections.append(stage_section(of_stage, of_peers, everything))
     return "\n\n".join(sections) or NOTHING
