@@ -239,8 +239,13 @@ verify() {
           "$build/$stage/$stage" --dtype "$dtype" --shape "$large_shape" --verify-only
       fi
     done
+    if [[ -x $build/$stage/${stage}_jitter ]]; then
+      attempt "verify $stage hopper, threads late" "$build/$stage/${stage}_jitter" --kernel hopper \
+        --dtype bf16 --verify-only
+    fi
     for example in "$build/$stage"/*; do
-      if [[ -f $example && -x $example && $example != */"$stage" && $example != *_sanitize ]]; then
+      if [[ -f $example && -x $example && $example != */"$stage" && $example != *_sanitize &&
+        $example != *_jitter ]]; then
         attempt "verify $stage $(basename "$example")" example "$example"
       fi
     done

@@ -106,6 +106,18 @@ int filled_sectors(const WarpCopy& copy) {
   return total;
 }
 
+// Whether the half of a sector that this lane copies comes to lie apart from the other half, as in
+// rows that are shifted by half a sector. Halves that change places stay together.
+bool splits_sector(const WarpCopy& copy, int lane) {
+  const uint64_t from = copy.read.address[lane], to = copy.shared[lane];
+  if (copy.read.bytes != 16 || ((from ^ to) & 16) == 0) return false;
+  bool together = false;
+  for_each_lane(copy.read.lanes, [&](int other) {
+    together |= copy.read.address[other] == (from ^ 16) && copy.shared[other] == (to ^ 16);
+  });
+  return !together;
+}
+
 int zero_passes(const WarpCopy& copy) { return copy.zeros ? 32 * copy.read.bytes / 128 : 0; }
 
 }  // namespace
@@ -178,12 +190,10 @@ int copy_sectors(const WarpCopy& copy) {
 }
 
 int copy_wavefronts(const WarpCopy& copy) {
-  // In rows that are shifted by half a sector the halves of the sectors go apart.
   WarpAccess pieces = copy.read;
   for_each_lane(pieces.lanes, [&](int lane) {
     const uint64_t from = copy.read.address[lane], to = copy.shared[lane];
-    const uint64_t half =
-        copy.read.bytes == 16 && ((from ^ to) & 16) != 0 ? 1 + (from >> 4 & 1) : 0;
+    const uint64_t half = splits_sector(copy, lane) ? 1 + (from >> 4 & 1) : 0;
     pieces.address[lane] = (from / 128 << 16 | to / 128) << 2 | half;
   });
   return count_distinct(pieces, [](uint64_t piece) { return piece; }) + zero_passes(copy);

@@ -44,8 +44,8 @@ int store_wavefronts(const WarpAccess& access);
 // in one 128-byte line of global memory and belongs in one line of shared memory. Of 16 bytes a lane,
 // which go past L1, such a piece is moved in as few sectors as it can fill; else in those it
 // touches; and where rows are shifted by half a sector, first and second halves take passes of their
-// own. Lanes with nothing to read write zeros, in passes of
-// their own: as many as a whole warp would take.
+// own (halves that change places, as in a swizzled row, do not). Lanes with nothing to read write
+// zeros, in passes of their own: as many as a whole warp would take.
 struct WarpCopy {
   WarpAccess read;  // the lanes that read
   std::array<uint64_t, 32> shared{};
