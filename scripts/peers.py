@@ -58,7 +58,7 @@ SOFTMAX = [
 # --- Linear attention: flash-linear-attention -----------------------------------------------------
 
 # (operator, inputs, (B, H, L, D)), bf16, as gpu_session.sh has them. Its kernels are tuned anew for
-# each head size, which takes a minute.
+# each head size, for minutes.
 LINEAR = [
     ("gated linear attention", "mild", (8, 32, 4096, 64)),
     ("gated linear attention", "strong", (8, 32, 4096, 64)),
@@ -88,6 +88,7 @@ class Peer:
     """A library's kernel on inputs of its own."""
 
     library: str
+    version: str
     kernel: str
     operator: str
     inputs: str
@@ -133,6 +134,7 @@ def softmax_peers():
 
             yield Peer(
                 library="PyTorch",
+                version=torch.__version__,
                 kernel=name,
                 operator="softmax attention",
                 inputs="causal" if causal else "full",
@@ -160,6 +162,7 @@ def recurrence(q, k, v, gates, bonus):
 
 def linear_peers():
     try:
+        import fla
         from fla.ops.gla import chunk_gla
         from fla.ops.rwkv6 import chunk_rwkv6, fused_recurrent_rwkv6
     except ImportError as error:
@@ -196,6 +199,7 @@ def linear_peers():
 
             yield Peer(
                 library="flash-linear-attention",
+                version=fla.__version__,
                 kernel=name,
                 operator=operator,
                 inputs=inputs,
@@ -257,7 +261,6 @@ def environment(stopwatch, commit):
         "sm_clock_mhz": int(query("clocks.max.sm")),
         "memory_clock_mhz": int(query("clocks.max.mem")),
         "driver": query("driver_version"),
-        "toolkit": f"{torch.version.cuda}, PyTorch {torch.__version__}",
         "commit": commit,
     }
 
@@ -292,6 +295,7 @@ def record_of(peer, samples, errors, where):
         "rel_error": rounded(errors[0]),
         "max_abs_error": rounded(errors[1]),
         **where,
+        "toolkit": f"{torch.version.cuda}, {peer.library} {peer.version}",
         "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
     }
 
