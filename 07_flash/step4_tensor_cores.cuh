@@ -55,7 +55,7 @@ struct TensorCoreTile {
   static constexpr int kRowTiles = kD == 256 ? 1 : 2;  // of 16 rows, per warp
   static constexpr int kWarpRows = 16 * kRowTiles;
   static constexpr int kRows = kWarps * kWarpRows;
-  static constexpr bool kKeepsQ = kD == 256;  // in registers
+  static constexpr bool kKeepsQ = kD == 256 && kAligned;  // in registers
   static constexpr int kKeys = kD == 256   ? (kAligned ? 32 : 16)
                                : kD == 128 ? (kAligned ? 48 : 32)
                                            : (kAligned ? 96 : 48);
