@@ -7,17 +7,19 @@
 //
 // Who computes what: a block owns kRows queries of one head, each of its 4 warps kWarpRows of them,
 // and walks the keys in tiles of kKeys. A row of a warp's scores lies in the registers of 4 lanes,
-// which join its maximum by two shuffles per tile, and its sum once, at the end.
+// which join its maximum when it moves, by two shuffles, and its sum once, at the end.
 //
 // What memory moves: q and o once, k and v once per block of queries, from L2, by cp.async: while a
-// tile is computed the next one is on its way to the other buffer. In shared memory the 16-byte
-// pieces of a row are exchanged by its number (kSwizzle), so that neither these copies nor ldmatrix
-// meet a bank twice. A warp with 32 rows reads k and v half as often as one with 16.
+// tile is computed the next one is on its way to the other buffer. The instructions of these copies
+// stand between those of a product, which leave room. In shared memory the 16-byte pieces of a row
+// are exchanged by its number (swizzled), so that neither copies nor ldmatrix meet a bank twice. A
+// warp with 32 rows reads k and v half as often as one with 16; where there are registers for 16
+// only, they hold q too, and shared memory, then the limit, is read a fifth less.
 //
 // What limits it: tensor cores, and what must happen between two products. Each score costs
-// 2 (E + M) flops there, and here an exponential (16 a cycle), a multiply-add, half a maximum, half a
-// sum, half a conversion. The two blocks of a multiprocessor fill each other's gaps, as chance has
-// it.
+// 2 (E + M) flops there, and here an exponential (16 a cycle), a multiply-add, a maximum, a sum, half
+// a conversion. The two blocks of a multiprocessor fill each other's gaps, as chance has it: tensor
+// cores are busy two thirds of the time.
 //
 // What the next step removes: mma.sync, which reaches two thirds of what Hopper's tensor cores can
 // do; and chance.
@@ -42,7 +44,8 @@
 namespace attn::flash {
 
 // The tiles for head sizes up to kD: below 99 KiB of shared memory, two blocks to a multiprocessor,
-// and at most 192 registers of a thread for o and the scores, of 255. kAligned: all rows begin on 16
+// and 160 to 208 of a thread's 255 registers for o, the scores and q. A few more keys to a tile would
+// fit, but the compiler needs room to mix products with all else. kAligned: all rows begin on 16
 // bytes and hold a whole number of them; copies of others take registers too.
 template <int kD, bool kAligned>
 struct TensorCoreTile {
@@ -52,8 +55,10 @@ struct TensorCoreTile {
   static constexpr int kRowTiles = kD == 256 ? 1 : 2;  // of 16 rows, per warp
   static constexpr int kWarpRows = 16 * kRowTiles;
   static constexpr int kRows = kWarps * kWarpRows;
-  static constexpr int kKeys = (kD == 256 ? 32 : kD == 128 ? 64 : 128) / (kAligned ? 1 : 2);
-  static constexpr int kChunks = kD / 8;  // pieces of 16 bytes in a row
+  static constexpr bool kKeepsQ = kD == 256 && kAligned;  // in registers
+  static constexpr int kKeys = kD == 256   ? (kAligned ? 32 : 16)
+                               : kD == 128 ? (kAligned ? 48 : 32)
+                                           : (kAligned ? 96 : 48);
 
   struct SharedStorage {
     __nv_bfloat16 q[kRows][kD];
@@ -74,33 +79,45 @@ __device__ __forceinline__ int swizzled_lane(int lane, int c, int odd) {
 }
 // [/doc:swizzle]
 
-// Rows [first, first + kRows) of a head, from `head` on, to shared memory; zeros where there is no
-// row or element. The caller commits.
+// [doc:tile_copy]
+// Copies rows of a head to shared memory, tile after tile; zeros where there is no row or element. A
+// thread copies chunks 8 apart of rows kStepRows apart, with one address for all chunks of a row.
 template <int kRows, int kD, int kThreads, bool kAligned>
-__device__ __forceinline__ void load_tile(__nv_bfloat16 (&smem)[kRows][kD],
-                                          const __nv_bfloat16* head, int64_t stride_l, int first,
-                                          int L, int D) {
-  constexpr int kChunks = kD / 8, kStepRows = kThreads / kChunks;
-  static_assert(kRows % kStepRows == 0);
-  const int c = threadIdx.x % kChunks;
-  int row = threadIdx.x / kChunks;
-  // A thread's own part of the offset is small for rows that lie as one expects: it saves registers.
-  using Offset = std::conditional_t<kAligned, int, int64_t>;
-  const __nv_bfloat16* from = head + first * stride_l + (row * Offset(stride_l) + c * 8);
+class TileCopy {
+ public:
+  __device__ __forceinline__ TileCopy(const __nv_bfloat16* head, int64_t stride_l)
+      : from_(head + row() * stride_l + chunk() * 8) {}
+
+  // The next tile; rows: how many the head has from its first on. The caller commits.
+  __device__ __forceinline__ void next(__nv_bfloat16 (&smem)[kRows][kD], int64_t stride_l, int rows,
+                                       int D) {
 #pragma unroll
-  for (int step = 0; step < kRows / kStepRows; ++step) {
-    const bool inside = first + row < L && c * 8 < D;
-    __nv_bfloat16* to = &smem[row][swizzled(row, c)];
-    if constexpr (kAligned) {
-      cp_async<16>(to, from, inside);
-    } else {
-      for (int i = 0; i < 8; ++i)
-        to[i] = inside && c * 8 + i < D ? from[i] : __float2bfloat16(0.0f);
+    for (int i = row(), step = 0; step < kRows / kStepRows; ++step, i += kStepRows) {
+#pragma unroll
+      for (int c = 0; c < kD / 8; c += 8) {
+        const bool inside = i < rows && (chunk() + c) * 8 < D;
+        __nv_bfloat16* to = &smem[i][swizzled(row(), chunk()) + c * 8];
+        if constexpr (kAligned) {
+          cp_async<16>(to, from_ + c * 8, inside);
+        } else {
+          for (int n = 0; n < 8; ++n) {
+            to[n] = inside && (chunk() + c) * 8 + n < D ? from_[c * 8 + n] : __float2bfloat16(0.0f);
+          }
+        }
+      }
+      from_ += kStepRows * stride_l;
     }
-    row += kStepRows;
-    from += kStepRows * stride_l;
   }
-}
+
+ private:
+  static constexpr int kStepRows = kThreads / 8;
+  static_assert(kRows % kStepRows == 0 && kStepRows % 8 == 0, "a thread's rows swizzle alike");
+  static __device__ __forceinline__ int row() { return threadIdx.x / 8; }
+  static __device__ __forceinline__ int chunk() { return threadIdx.x % 8; }
+
+  const __nv_bfloat16* from_;
+};
+// [/doc:tile_copy]
 
 // Two neighbours of a row as an operand of mma, the first in the low half.
 __device__ __forceinline__ uint32_t pack(float low, float high) {
@@ -110,10 +127,8 @@ __device__ __forceinline__ uint32_t pack(float low, float high) {
 
 constexpr float kMostLag = 8;  // in powers of two
 
-// What is subtracted from the scaled scores of a row; a row that has seen no key has no maximum.
-__device__ __forceinline__ float subtracted(float max, float scale) {
-  return max == -INFINITY ? 0 : max * scale;
-}
+// The maximum of no scores: below any, and finite, since -inf - -inf is no number.
+constexpr float kNoMaximum = -1e38f;
 
 template <int kD, bool kAligned>
 __global__ void __launch_bounds__(TensorCoreTile<kD, kAligned>::kThreads,
@@ -137,20 +152,16 @@ __global__ void __launch_bounds__(TensorCoreTile<kD, kAligned>::kThreads,
     return visible_keys(i < Lq ? i : Lq - 1, Lq, Lk, x.causal);
   };
   const int keys_of_block = keys_of_row(i0 + Tile::kRows - 1);
-  const int keys_of_warp = keys_of_row(i0 + warp_row + Tile::kWarpRows - 1);
+  const int keys_of_all = keys_of_row(i0);            // the keys that all rows of the block see
   const float scale = x.scale * 1.4426950408889634f;  // scores in powers of two
 
-  const __nv_bfloat16 *k_head = x.k.row(b, kv, 0), *v_head = x.v.row(b, kv, 0);
-  const auto load_kv = [&](int j0, int buffer) {
-    load_tile<Tile::kKeys, kD, Tile::kThreads, kAligned>(smem.k[buffer], k_head, x.k.stride_l, j0,
-                                                         Lk, E);
-    load_tile<Tile::kKeys, kD, Tile::kThreads, kAligned>(smem.v[buffer], v_head, x.v.stride_l, j0,
-                                                         Lk, M);
-  };
+  using KeyCopy = TileCopy<Tile::kKeys, kD, Tile::kThreads, kAligned>;
+  KeyCopy k_copy(x.k.row(b, kv, 0), x.k.stride_l), v_copy(x.v.row(b, kv, 0), x.v.stride_l);
   if (keys_of_block > 0) {
-    load_tile<Tile::kRows, kD, Tile::kThreads, kAligned>(smem.q, x.q.row(b, h, 0), x.q.stride_l, i0,
-                                                         Lq, E);
-    load_kv(0, 0);
+    TileCopy<Tile::kRows, kD, Tile::kThreads, kAligned>(x.q.row(b, h, i0), x.q.stride_l)
+        .next(smem.q, x.q.stride_l, Lq - i0, E);
+    k_copy.next(smem.k[0], x.k.stride_l, Lk, E);
+    v_copy.next(smem.v[0], x.v.stride_l, Lk, M);
   }
   cp_async_commit();
 
@@ -162,27 +173,41 @@ __global__ void __launch_bounds__(TensorCoreTile<kD, kAligned>::kThreads,
   const int high_row = matrix / 2 * 8 + lane % 8, low_chunk = matrix % 2;  // k
 
   float o[kRowTiles][kColumnTiles][4] = {};
-  float max[kRowTiles][2], sum[kRowTiles][2] = {};
-  for (auto& each : max) each[0] = each[1] = -INFINITY;
+  float max[kRowTiles][2], sum[kRowTiles][2] = {};  // of the scores in powers of two
+  for (auto& each : max) each[0] = each[1] = kNoMaximum;
+
+  const auto load_q = [&](int r, int e, uint32_t(&q)[4]) {
+    ldmatrix(q, &smem.q[warp_row + r * 16 + low_row][swizzled_lane(lane, 2 * e, high_chunk)]);
+  };
+  uint32_t kept_q[kD / 16][kRowTiles][4];
+  if constexpr (Tile::kKeepsQ) {
+    cp_async_wait<0>();
+    __syncthreads();  // q is there
+#pragma unroll
+    for (int e = 0; e < kD / 16; ++e) {
+#pragma unroll
+      for (int r = 0; r < kRowTiles; ++r) load_q(r, e, kept_q[e][r]);
+    }
+  }
 
   int buffer = 0;
-  for (int j0 = 0; j0 < keys_of_block; j0 += Tile::kKeys, buffer ^= 1) {
+  const auto walk_tile = [&](int j0, auto masked) {
     cp_async_wait<0>();
     __syncthreads();  // this tile is there, and everybody is done with the other buffer
-    if (j0 + Tile::kKeys < keys_of_block) load_kv(j0 + Tile::kKeys, buffer ^ 1);
-    cp_async_commit();
-    if (j0 >= keys_of_warp) continue;  // the mask hides the tile from all rows of the warp
+    const int left = Lk - j0 - Tile::kKeys;  // keys after this tile; none: zeros are copied
 
     // [doc:scores_mma]
-    // S = q k^T
+    // S = q k^T, and the copies of the next tile
     float S[kRowTiles][kKeyTiles][4] = {};
 #pragma unroll
     for (int e = 0; e < kD / 16; ++e) {
       uint32_t q[kRowTiles][4];
 #pragma unroll
       for (int r = 0; r < kRowTiles; ++r) {
-        ldmatrix(q[r],
-                 &smem.q[warp_row + r * 16 + low_row][swizzled_lane(lane, 2 * e, high_chunk)]);
+        if constexpr (Tile::kKeepsQ)
+          for (int i = 0; i < 4; ++i) q[r][i] = kept_q[e][r][i];
+        else
+          load_q(r, e, q[r]);
       }
 #pragma unroll
       for (int j = 0; j < kKeyTiles; j += 2) {
@@ -195,10 +220,14 @@ __global__ void __launch_bounds__(TensorCoreTile<kD, kAligned>::kThreads,
           mma_m16n8k16(S[r][j + 1], q[r], second, S[r][j + 1]);
         }
       }
+      // The next tile's copies, half of them at a time, where products leave room.
+      if (e == 0) k_copy.next(smem.k[buffer ^ 1], x.k.stride_l, left, E);
+      if (e == kD / 32) v_copy.next(smem.v[buffer ^ 1], x.v.stride_l, left, M);
     }
     // [/doc:scores_mma]
+    cp_async_commit();
 
-    if (j0 + Tile::kKeys > keys_of_warp - (x.causal ? Tile::kWarpRows - 1 : 0)) {
+    if constexpr (masked.value) {
 #pragma unroll
       for (int r = 0; r < kRowTiles; ++r) {
 #pragma unroll
@@ -216,31 +245,33 @@ __global__ void __launch_bounds__(TensorCoreTile<kD, kAligned>::kThreads,
     // [doc:softmax_registers]
     // The maximum that is subtracted may lag behind the largest score, by at most a factor of 2^8 in
     // the weights: what they are divided by lags as well. So it seldom moves, and o is seldom
-    // rescaled.
-    float new_max[kRowTiles][2];
-    bool moved = false;
+    // rescaled; and as long as it need not, the lanes of a row need not know of each other.
+    float largest[kRowTiles][2];
+    bool moves = false;
 #pragma unroll
     for (int r = 0; r < kRowTiles; ++r) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        float& largest = new_max[r][half];
-        largest = max[r][half];
+        largest[r][half] = S[r][0][2 * half];
 #pragma unroll
-        for (int j = 0; j < kKeyTiles; ++j)
-          largest = fmaxf(largest, fmaxf(S[r][j][2 * half], S[r][j][2 * half + 1]));
-        largest = fmaxf(largest, __shfl_xor_sync(kFullWarp, largest, 1));
-        largest = fmaxf(largest, __shfl_xor_sync(kFullWarp, largest, 2));
-        moved |= (largest - max[r][half]) * scale > kMostLag;  // also from -inf
+        for (int j = 0; j < kKeyTiles; ++j) {
+          largest[r][half] =
+              fmaxf(largest[r][half], fmaxf(S[r][j][2 * half], S[r][j][2 * half + 1]));
+        }
+        moves |= largest[r][half] * scale - max[r][half] > kMostLag;
       }
     }
-    if (__any_sync(kFullWarp, moved)) {
+    if (__any_sync(kFullWarp, moves)) {
 #pragma unroll
       for (int r = 0; r < kRowTiles; ++r) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          const float factor =
-              exp2_approx(max[r][half] * scale - subtracted(new_max[r][half], scale));
-          max[r][half] = new_max[r][half];
+          float of_row = largest[r][half];
+          of_row = fmaxf(of_row, __shfl_xor_sync(kFullWarp, of_row, 1));
+          of_row = fmaxf(of_row, __shfl_xor_sync(kFullWarp, of_row, 2));
+          const float new_max = fmaxf(max[r][half], of_row * scale);
+          const float factor = exp2_approx(max[r][half] - new_max);
+          max[r][half] = new_max;
           sum[r][half] *= factor;
 #pragma unroll
           for (int m = 0; m < kColumnTiles; ++m) {
@@ -251,17 +282,13 @@ __global__ void __launch_bounds__(TensorCoreTile<kD, kAligned>::kThreads,
       }
     }
 #pragma unroll
-    for (int r = 0; r < kRowTiles; ++r) {
+    for (int j = 0; j < kKeyTiles; ++j) {
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const float minus = -subtracted(max[r][half], scale);
+      for (int r = 0; r < kRowTiles; ++r) {
 #pragma unroll
-        for (int j = 0; j < kKeyTiles; ++j) {
-#pragma unroll
-          for (int i = 2 * half; i < 2 * half + 2; ++i) {
-            S[r][j][i] = exp2_approx(S[r][j][i] * scale + minus);
-            sum[r][half] += S[r][j][i];
-          }
+        for (int i = 0; i < 4; ++i) {
+          S[r][j][i] = exp2_approx(S[r][j][i] * scale - max[r][i / 2]);
+          sum[r][i / 2] += S[r][j][i];
         }
       }
     }
@@ -292,8 +319,18 @@ __global__ void __launch_bounds__(TensorCoreTile<kD, kAligned>::kThreads,
       }
     }
     // [/doc:output_mma]
-  }
+    buffer ^= 1;
+  };
+  // [doc:walk]
+  // Tiles that all rows see, then those that the mask or the last key cuts.
+  int j0 = 0;
+  for (; j0 + Tile::kKeys <= keys_of_all; j0 += Tile::kKeys) walk_tile(j0, std::false_type());
+  for (; j0 < keys_of_block; j0 += Tile::kKeys) walk_tile(j0, std::true_type());
+  // [/doc:walk]
   cp_async_wait<0>();  // a block must not end before its copies
+
+  // The head once more, by a shuffle, so that the compiler does not keep it in registers until here.
+  const int out_head = __shfl_sync(kFullWarp, head, 0), out_b = out_head / H, out_h = out_head % H;
 
 #pragma unroll
   for (int r = 0; r < kRowTiles; ++r) {
@@ -305,7 +342,7 @@ __global__ void __launch_bounds__(TensorCoreTile<kD, kAligned>::kThreads,
       const int i = row_of(r, half);
       if (i >= Lq) continue;
       const float factor = total == 0 ? 0 : 1 / total;
-      __nv_bfloat16* out = x.o.row(b, h, i);
+      __nv_bfloat16* out = x.o.row(out_b, out_h, i);
 #pragma unroll
       for (int m = 0; m < kColumnTiles; ++m) {
         const int column = m * 8 + lane % 4 * 2;
@@ -318,8 +355,8 @@ __global__ void __launch_bounds__(TensorCoreTile<kD, kAligned>::kThreads,
         }
       }
       if (x.lse.data != nullptr && lane % 4 == 0)
-        x.lse.row(b, h, 0)[i] =
-            total == 0 ? -INFINITY : (max[r][half] * scale + log2f(total)) / 1.4426950408889634f;
+        x.lse.row(out_b, out_h, 0)[i] =
+            total == 0 ? -INFINITY : (max[r][half] + log2f(total)) / 1.4426950408889634f;
     }
   }
 }
@@ -346,12 +383,8 @@ void launch_tensor_cores(const AttentionOperands<__nv_bfloat16>& x, cudaStream_t
 inline void tensor_cores_attention(const AttentionOperands<__nv_bfloat16>& x,
                                    cudaStream_t stream = 0) {
   check_attention(x);
-  const auto expected = [](const TensorView<const __nv_bfloat16>& rows) {
-    constexpr int64_t kMostStride = int64_t{1}
-                                    << 26;  // the kernel multiplies it by up to 16, in int
-    return rows_are_16_bytes(rows) && rows.stride_l > -kMostStride && rows.stride_l < kMostStride;
-  };
-  if (expected(x.q) && expected(x.k) && expected(x.v) && rows_are_16_bytes(x.o))
+  if (rows_are_16_bytes(x.q) && rows_are_16_bytes(x.k) && rows_are_16_bytes(x.v) &&
+      rows_are_16_bytes(x.o))
     launch_tensor_cores<true>(x, stream);
   else
     launch_tensor_cores<false>(x, stream);
