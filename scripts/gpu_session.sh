@@ -84,15 +84,15 @@ runs_of_record() {  # STAGE
   case $1 in
     01_*) at_shapes '' 4,4,1024,64,64 1,1,4096,64,64 ;;  # it has no GPU to fill
     05_*)
-      at_shapes '--dtype bf16' 8,32,4096,64,64 1,96,8192,128,128 4,64,4096,128,128 \
+      at_shapes "--dtype bf16 $soon" 8,32,4096,64,64 1,96,8192,128,128 4,64,4096,128,128 \
         2,16,16384,128,128 8,8,1024,64,64
-      at_shapes '--dtype bf16 --inputs strong' 8,32,4096,64,64
-      at_shapes '--dtype bf16 --inputs exponential' 8,32,4096,64,64
-      at_shapes '--dtype bf16 --inputs resets' 8,32,4096,64,64
-      at_shapes '--dtype f32' 8,32,4096,64,64
+      at_shapes "--dtype bf16 --inputs strong $soon" 8,32,4096,64,64
+      at_shapes "--dtype bf16 --inputs exponential $soon" 8,32,4096,64,64
+      at_shapes "--dtype bf16 --inputs resets $soon" 8,32,4096,64,64
+      at_shapes "--dtype f32 $soon" 8,32,4096,64,64
       # As stages 02 to 04, whose operator it is without gates.
-      at_shapes '--dtype f32 --inputs ungated' 16,8,4096,64,64
-      at_shapes '--dtype bf16 --inputs ungated' 16,8,4096,64,64
+      at_shapes "--dtype f32 --inputs ungated $soon" 16,8,4096,64,64
+      at_shapes "--dtype bf16 --inputs ungated $soon" 16,8,4096,64,64
       ;;
     06_*)
       at_shapes "--dtype bf16 $soon" 8,32,4096,64,64 4,64,4096,128,128 1,96,8192,128,128 \
@@ -130,10 +130,8 @@ crossover_run() {  # FLAGS KERNELS
 swept_run() {  # STAGE
   case $1 in
     0[1-3]_* | 07_*) ;;
-    05_*) at_shapes '--dtype bf16' 8,8,{2048,4096,8192,16384,32768,65536,131072,262144},64,64 ;;
-    06_*)
-      at_shapes "--dtype bf16 $soon" 1,8,{4096,16384,65536,131072,262144},64,64
-      ;;
+    05_*) at_shapes "--dtype bf16 $soon" 8,8,{2048,4096,8192,16384,32768,65536,131072,262144},64,64 ;;
+    06_*) at_shapes "--dtype bf16 $soon" 1,8,{2048,4096,8192,16384,32768,65536,131072,262144},64,64 ;;
     *) at_shapes '' 16,8,{2048,4096,8192,16384,32768,65536,131072},64,64 ;;
   esac
   case $1 in
