@@ -7,7 +7,6 @@
 
 #include "06_rwkv6/chunked_block.cuh"
 #include "06_rwkv6/chunked_load.cuh"
-#include "common/ptx/block_barrier.cuh"
 #include "common/ptx/cp_async.cuh"
 #include "common/ptx/exp2.cuh"
 #include "common/ptx/ldmatrix.cuh"
@@ -16,7 +15,6 @@
 
 namespace attn::rwkv6 {
 
-constexpr float kLog2e = 1.4426950408889634f;
 // The largest |h| of a packet, to base 2. Factors from 2^-96 to 2^96 leave the products of inputs up
 // to 2^31 inside the range of a float, and of r and k all that is above 2^-30. It is exp(-133) in
 // all, which 16 steps of -exp(N(0, 1)) reach in one column of 40000.
@@ -120,9 +118,8 @@ __device__ __forceinline__ void centred_decays(float (&read)[kGroup][4], float (
   }
 }
 
-// One preparing warp: it owns a slab of columns of one sub-chunk of every round. Without kOutputs
-// only the state is wanted, and r is not read.
-template <class Tiling, bool kOutputs>
+// One preparing warp: it owns a slab of columns of one sub-chunk of every round.
+template <class Tiling>
 class PreparingWarp {
   using T = typename Tiling::T;
   static constexpr int kTiles = Tiling::kSlab / 8;
@@ -153,12 +150,11 @@ class PreparingWarp {
       cp_async_wait<Tiling::kSlots - 2>();
       // ... from all threads. The packets of `round` are whole before they are taken; and those of
       // round - 1 taken, and their rows of v used, before they are overwritten.
-      all_warps_sync();
+      block_.meet();
       if (round >= 0 && block_.any_incomplete(round)) prepare_the_rest(round);
       load(round + Tiling::kSlots);
       if (round + 1 < block_.rounds) prepare_from(round + 1, 0);
     }
-    if constexpr (!kOutputs) store_log_decay();
   }
   // [/doc:preparing_rounds]
 
@@ -166,10 +162,8 @@ class PreparingWarp {
   __device__ int thread() const { return threadIdx.x - Tiling::kStateWarps * kWarp; }
 
   __device__ __forceinline__ void load_bonus() {
-    if constexpr (kOutputs) {
-      for (int e = thread(); e < Tiling::kE; e += kThreads) {
-        block_.smem.u[e] = e < block_.x.u.D ? float(block_.x.u.row(0, block_.h, 0)[e]) : 0;
-      }
+    for (int e = thread(); e < Tiling::kE; e += kThreads) {
+      block_.smem.u[e] = e < block_.x.u.D ? float(block_.x.u.row(0, block_.h, 0)[e]) : 0;
     }
   }
 
@@ -180,12 +174,12 @@ class PreparingWarp {
       const int rows = block_.end - block_.begin - round * Tiling::kRows;
       const int slot = round % Tiling::kSlots, v_slot = round % (Tiling::kSlots + 1);
       if (block_.aligned) {
-        if constexpr (kOutputs) r_rows_.load(smem.r[slot], rows);
+        r_rows_.load(smem.r[slot], rows);
         k_rows_.load(smem.k[slot], rows);
         w_rows_.load(smem.w[slot], rows);
         v_rows_.load(smem.v[v_slot], rows);
       } else {
-        if constexpr (kOutputs) r_rows_.load_elements(smem.r[slot], rows);
+        r_rows_.load_elements(smem.r[slot], rows);
         k_rows_.load_elements(smem.k[slot], rows);
         w_rows_.load_elements(smem.w[slot], rows);
         v_rows_.load_elements(smem.v[v_slot], rows);
@@ -213,9 +207,9 @@ class PreparingWarp {
 #pragma unroll 1
       while (block_.incomplete(round, sub)) {
         const int first = block_.smem.next_place[round % 2][sub][slab_];
-        all_warps_sync();  // the packet before is taken, and everybody has seen that it is not the last
+        block_.meet();  // the packet before is taken, and everybody has seen that it is not the last
         if (sub_ == sub) prepare_from(round, first);
-        all_warps_sync();  // this one is whole
+        block_.meet();  // this one is whole
       }
     }
   }
@@ -270,7 +264,7 @@ class PreparingWarp {
       float read[kGroup][4], write[kGroup][4], k_group[kGroup][4], r_group[kGroup][4];
       centred_decays<kWhole>(read, write, w + n0 * 8, kPitch, window);
       load_group(k_group, k_rows + n0 * 8);
-      if constexpr (kOutputs) load_group(r_group, r_rows + n0 * 8);
+      load_group(r_group, r_rows + n0 * 8);
 #pragma unroll
       for (int n = n0; n < n0 + kGroup; ++n) {
         float(&x_read)[4] = read[n - n0];
@@ -293,11 +287,6 @@ class PreparingWarp {
         if (row == 0) {
           store_pair(&packet.decay[column_ + n * 8 + pair], in[0] * out[0], in[1] * out[1]);
         }
-        if constexpr (!kOutputs) {
-          // (Of a packet that is thrown away it must not count.)
-          log_packet_[n][0] = in0 + h0;
-          log_packet_[n][1] = in1 + h1;
-        }
         // [/doc:decays]
 
         // [doc:scaled_rows]
@@ -316,42 +305,32 @@ class PreparingWarp {
           packet.k_high[row + i * 8][word] = high;
           packet.k_low[row + i * 8][word] = pack_low(k_state[0], k_state[1], high);
         }
-        if constexpr (kOutputs) {
-          const float2 u = load_pair(smem.u + column_ + n * 8 + pair);
-          const float(&r)[4] = r_group[n - n0];
-          float r_score[4];
+        const float2 u = load_pair(smem.u + column_ + n * 8 + pair);
+        const float(&r)[4] = r_group[n - n0];
+        float r_score[4];
 #pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            const bool inside = kWhole || window.reads(row + i / 2 * 8);
-            r_score[i] = inside ? r[i] * exp2_approx(x_read[i]) : 0;
-            if (inside) bonus[i / 2] += r[i] * (i % 2 == 0 ? u.x : u.y) * k[i];
-          }
-          // Elements 1 and 2 of an accumulator are 2 and 1 of an A operand.
-          packet.r[column_ / 8 + n][lane_] = {
-              __float_as_uint(r_score[0] * in[0]), __float_as_uint(r_score[2] * in[0]),
-              __float_as_uint(r_score[1] * in[1]), __float_as_uint(r_score[3] * in[1])};
-          const uint32_t r_a[4] = {__float_as_uint(r_score[0]), __float_as_uint(r_score[2]),
-                                   __float_as_uint(r_score[1]), __float_as_uint(r_score[3])};
+        for (int i = 0; i < 4; ++i) {
+          const bool inside = kWhole || window.reads(row + i / 2 * 8);
+          r_score[i] = inside ? r[i] * exp2_approx(x_read[i]) : 0;
+          if (inside) bonus[i / 2] += r[i] * (i % 2 == 0 ? u.x : u.y) * k[i];
+        }
+        // Elements 1 and 2 of an accumulator are 2 and 1 of an A operand.
+        packet.r[column_ / 8 + n][lane_] = {
+            __float_as_uint(r_score[0] * in[0]), __float_as_uint(r_score[2] * in[0]),
+            __float_as_uint(r_score[1] * in[1]), __float_as_uint(r_score[3] * in[1])};
+        const uint32_t r_a[4] = {__float_as_uint(r_score[0]), __float_as_uint(r_score[2]),
+                                 __float_as_uint(r_score[1]), __float_as_uint(r_score[3])};
 #pragma unroll
-          for (int i = 0; i < 2; ++i) {
-            mma_m16n8k8_tf32(scores[i], r_a,
-                             {__float_as_uint(k_score[2 * i]), __float_as_uint(k_score[2 * i + 1])},
-                             scores[i]);
-          }
+        for (int i = 0; i < 2; ++i) {
+          mma_m16n8k8_tf32(scores[i], r_a,
+                           {__float_as_uint(k_score[2 * i]), __float_as_uint(k_score[2 * i + 1])},
+                           scores[i]);
         }
         // [/doc:scaled_rows]
       }
     }
     if (kWhole && !__all_sync(kFullWarp, mild)) return false;
-    if constexpr (kOutputs) {
-      store_scores(packet.scores[slab_], scores, bonus);
-    } else {
-#pragma unroll
-      for (int n = 0; n < kTiles; ++n) {
-        log_decay_[n][0] += log_packet_[n][0];
-        log_decay_[n][1] += log_packet_[n][1];
-      }
-    }
+    store_scores(packet.scores[slab_], scores, bonus);
     return true;
   }
 
@@ -385,34 +364,10 @@ class PreparingWarp {
   }
   // [/doc:store_scores]
 
-  // What the state decays by over the block's segment: the sum over the sub-chunks of a round, which
-  // different warps have.
-  __device__ __forceinline__ void store_log_decay() const {
-    auto& packets = block_.smem.packets[0];
-    all_warps_sync();  // the last packets are taken before their place is used again
-    if (lane_ / 4 == 0) {
-#pragma unroll
-      for (int n = 0; n < kTiles; ++n) {
-        store_pair(&packets[sub_].decay[column_ + n * 8 + lane_ * 2], log_decay_[n][0],
-                   log_decay_[n][1]);
-      }
-    }
-    all_warps_sync();                    // the sums of all warps are there
-    if (block_.column_tile > 0) return;  // all tiles of columns have the same
-    float* const log_decay = block_.log_decay(block_.segment);
-    for (int e = thread(); e < Tiling::kE; e += kThreads) {
-      float sum = 0;
-      for (int sub = 0; sub < Tiling::kSubChunks; ++sub) sum += packets[sub].decay[e];
-      log_decay[e] = sum;
-    }
-  }
-
   const Block<Tiling>& block_;
   const int lane_, sub_, slab_, column_;
   RowLoader<T, Tiling::kRows, Tiling::kE, kThreads> r_rows_, k_rows_, w_rows_;
   RowLoader<T, Tiling::kRows, Tiling::kM, kThreads> v_rows_;
-  // To base 2, of the columns that the lane has: of the latest packet, and of all.
-  float log_packet_[kTiles][2], log_decay_[kTiles][2] = {};
 };
 
 }  // namespace attn::rwkv6

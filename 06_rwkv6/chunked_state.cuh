@@ -5,7 +5,7 @@
 #include <cuda_runtime.h>
 
 #include "06_rwkv6/chunked_block.cuh"
-#include "common/ptx/block_barrier.cuh"
+#include "06_rwkv6/chunked_values.cuh"
 #include "common/ptx/exp2.cuh"
 #include "common/ptx/grid_dependency.cuh"
 #include "common/ptx/ldmatrix.cuh"
@@ -13,53 +13,8 @@
 
 namespace attn::rwkv6 {
 
-// 16 rows and 16 columns of v as the tensor core takes them: as B operands of scores v, one for each
-// half of the columns, and as the A operand of v^T k. They are the same numbers in another order, and
-// are read when they are needed. A float is the sum of two bf16.
-__device__ __forceinline__ void load_values_b(uint32_t (&v)[1][2][2], const __nv_bfloat16* v_smem,
-                                              int pitch) {
-  const int lane = threadIdx.x % kWarp;
-  uint32_t b[4];
-  ldmatrix_trans(b, v_smem + lane % 16 * pitch + lane / 16 * 8);
-#pragma unroll
-  for (int i = 0; i < 4; ++i) v[0][i / 2][i % 2] = b[i];
-}
-__device__ __forceinline__ void load_values_a(uint32_t (&v)[1][4], const __nv_bfloat16* v_smem,
-                                              int pitch) {
-  const int lane = threadIdx.x % kWarp;
-  ldmatrix_trans(v[0], v_smem + (lane % 8 + lane / 16 * 8) * pitch + lane / 8 % 2 * 8);
-}
-
-// Rows 2 (lane % 4) + 8 i and the next of one column of each half.
-template <class Take>
-__device__ __forceinline__ void split_values(const float* v_smem, int pitch, Take&& take) {
-  const int lane = threadIdx.x % kWarp;
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const float* x = v_smem + (lane % 4 * 2 + i * 8) * pitch + lane / 4 + half * 8;
-      const uint32_t high = pack_high(x[0], x[pitch]);
-      take(half, i, high, pack_low(x[0], x[pitch], high));
-    }
-  }
-}
-__device__ __forceinline__ void load_values_b(uint32_t (&v)[2][2][2], const float* v_smem,
-                                              int pitch) {
-  split_values(v_smem, pitch, [&](int half, int i, uint32_t high, uint32_t low) {
-    v[0][half][i] = high;
-    v[1][half][i] = low;
-  });
-}
-__device__ __forceinline__ void load_values_a(uint32_t (&v)[2][4], const float* v_smem, int pitch) {
-  split_values(v_smem, pitch, [&](int half, int i, uint32_t high, uint32_t low) {
-    v[0][2 * i + half] = high;
-    v[1][2 * i + half] = low;
-  });
-}
-
 // One state warp: it owns kWarpColumns value columns of the state.
-template <class Tiling, bool kOutputs>
+template <class Tiling>
 class StateWarp {
   using T = typename Tiling::T;
   static constexpr int kTiles = Tiling::kWarpColumns / 16;
@@ -82,10 +37,10 @@ class StateWarp {
     load_state();
     const bool columns_whole =
         block_.aligned && !accumulate && m0_ + Tiling::kWarpColumns <= block_.x.v.D;
-    all_warps_sync();  // nothing to take yet: the first packets are being prepared
+    block_.meet();  // nothing to take yet: the first packets are being prepared
 #pragma unroll 1
     for (int round = 0; round < block_.rounds; ++round) {
-      all_warps_sync();  // the packets of this round are whole
+      block_.meet();  // the packets of this round are whole
       const bool strong = block_.any_incomplete(round);
       const bool whole = columns_whole && first_row(round, Tiling::kSubChunks) <= block_.end;
       if (kAhead && whole && !strong) {
@@ -95,10 +50,6 @@ class StateWarp {
       }
     }
     store_state();
-    if constexpr (!kOutputs) {
-      all_warps_sync();  // the packets' place is used again
-      all_warps_sync();
-    }
   }
   // [/doc:state_rounds]
 
@@ -114,7 +65,7 @@ class StateWarp {
     for (int sub = 0; sub < Tiling::kSubChunks; ++sub) {
       float o[kHalves][4] = {};
       take(round, sub, o);
-      if constexpr (kOutputs) store_whole(o, first_row(round, sub));
+      store_whole(o, first_row(round, sub));
     }
   }
 
@@ -128,15 +79,13 @@ class StateWarp {
       while (true) {
         take(round, sub, o);
         if (!strong || !block_.incomplete(round, sub)) break;
-        all_warps_sync();  // before the next packet is prepared
-        all_warps_sync();  // before it is taken
+        block_.meet();  // before the next packet is prepared
+        block_.meet();  // before it is taken
       }
-      if constexpr (kOutputs) {
-        if (columns_whole && first_row(round, sub + 1) <= block_.end) {
-          store_whole(o, first_row(round, sub));
-        } else {
-          store_some(o, first_row(round, sub), accumulate);
-        }
+      if (columns_whole && first_row(round, sub + 1) <= block_.end) {
+        store_whole(o, first_row(round, sub));
+      } else {
+        store_some(o, first_row(round, sub), accumulate);
       }
     }
   }
@@ -146,52 +95,58 @@ class StateWarp {
   __device__ __forceinline__ void take(int round, int sub, float (&o)[kHalves][4]) {
     const auto& packet = block_.smem.packets[round % 2][sub];
     const T* v_smem = &block_.smem.v[round % (Tiling::kSlots + 1)][sub * kSubChunk][column_];
+    read_state(packet, v_smem, o);
+    scale_state(packet.decay);
+    write_state(packet, v_smem);
+  }
 
-    if constexpr (kOutputs) {
-      float chains[kChains][kHalves][4] = {};
-      // r S: the accumulators of S are B operands as they are.
+  // o += r S + scores v.
+  __device__ __forceinline__ void read_state(const Packet<Tiling>& packet, const T* v_smem,
+                                             float (&o)[kHalves][4]) const {
+    float chains[kChains][kHalves][4] = {};
+    // r S: the accumulators of S are B operands as they are.
 #pragma unroll
-      for (int n = 0; n < Tiling::kE / 8; ++n) {
-        const uint4 fragment = packet.r[n][lane_];
-        const uint32_t r[4] = {fragment.x, fragment.y, fragment.z, fragment.w};
+    for (int n = 0; n < Tiling::kE / 8; ++n) {
+      const uint4 fragment = packet.r[n][lane_];
+      const uint32_t r[4] = {fragment.x, fragment.y, fragment.z, fragment.w};
 #pragma unroll
-        for (int half = 0; half < kHalves; ++half) {
-          const float* s = &S_[half / 2][n][half % 2 * 2];
-          float(&sum)[4] = chains[n % kChains][half];
-          mma_m16n8k8_tf32(sum, r, {__float_as_uint(s[0]), __float_as_uint(s[1])}, sum);
-        }
+      for (int half = 0; half < kHalves; ++half) {
+        const float* s = &S_[half / 2][n][half % 2 * 2];
+        float(&sum)[4] = chains[n % kChains][half];
+        mma_m16n8k8_tf32(sum, r, {__float_as_uint(s[0]), __float_as_uint(s[1])}, sum);
       }
-      // scores v. Low parts are not multiplied with low parts.
-      uint32_t v[kTiles][kValueParts][2][2];
+    }
+    // scores v. Low parts are not multiplied with low parts.
+    uint32_t v[kTiles][kValueParts][2][2];
 #pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) {
-        load_values_b(v[tile], v_smem + tile * 16, Tiling::kPitchV);
-      }
+    for (int tile = 0; tile < kTiles; ++tile) {
+      load_values_b(v[tile], v_smem + tile * 16, Tiling::kPitchV);
+    }
 #pragma unroll
-      for (int i = 0; i < 2 * Tiling::kSlabs; ++i) {
-        const uint4 fragment = packet.scores[i / 2][i % 2][lane_];
-        const uint32_t scores[4] = {fragment.x, fragment.y, fragment.z, fragment.w};
-#pragma unroll
-        for (int half = 0; half < kHalves; ++half) {
-#pragma unroll
-          for (int part = 0; part < (i % 2 == 0 ? kValueParts : 1); ++part) {
-            float(&sum)[4] = chains[i % kChains][half];
-            mma_m16n8k16(sum, scores, v[half / 2][part][half % 2], sum);
-          }
-        }
-      }
+    for (int i = 0; i < 2 * Tiling::kSlabs; ++i) {
+      const uint4 fragment = packet.scores[i / 2][i % 2][lane_];
+      const uint32_t scores[4] = {fragment.x, fragment.y, fragment.z, fragment.w};
 #pragma unroll
       for (int half = 0; half < kHalves; ++half) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-#pragma unroll
-          for (int chain = 0; chain < kChains; ++chain) o[half][i] += chains[chain][half][i];
+        for (int part = 0; part < (i % 2 == 0 ? kValueParts : 1); ++part) {
+          float(&sum)[4] = chains[i % kChains][half];
+          mma_m16n8k16(sum, scores, v[half / 2][part][half % 2], sum);
         }
       }
     }
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+#pragma unroll
+        for (int chain = 0; chain < kChains; ++chain) o[half][i] += chains[chain][half][i];
+      }
+    }
+  }
 
-    scale_state(packet.decay);
-    // S^T += v^T k.
+  // S^T += v^T k.
+  __device__ __forceinline__ void write_state(const Packet<Tiling>& packet, const T* v_smem) {
     uint32_t v[kTiles][kValueParts][4];
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
@@ -218,52 +173,53 @@ class StateWarp {
   // [/doc:take]
 
   // [doc:load_state]
-  // The state before the block's segment: the initial state, through the segments before.
+  // The state before the block's segment: what the segments before it add, the nearest first, and
+  // the initial state. Each reaches the block through the decays of those between; where none of a
+  // warp's columns has anything left of it, it need not be read, nor what is before it.
   __device__ __forceinline__ void load_state() {
-    if constexpr (!kOutputs) return;  // what a segment adds is counted from zero
-    const auto& initial = block_.x.initial_state;
-    if (initial.data != nullptr) {
-      visit_state(initial, [](float& S, const float& x) { S = x; });
-    }
-    if (block_.segments.count > 1) grid_dependency_wait();  // the segments' sums are written
+    const auto& segments = block_.segments;
+    const int column_tile = m0_ / 16, column_tiles = segments.column_tiles;
+    float left[Tiling::kE / 8][2] = {};  // to base 2
+    if (block_.segment > 0) grid_dependency_wait();  // what the segments add is written
 #pragma unroll 1
-    for (int segment = 0; segment < block_.segment; ++segment) {
-      const float* log_decay = block_.log_decay(segment) + lane_ % 4 * 2;
-      const float4* added = block_.added(segment) + threadIdx.x;
+    for (int segment = block_.segment - 1; segment >= 0; --segment) {
+      const int64_t index = segments.index(block_.b * block_.x.k.H + block_.h, segment);
+      const float* log_decay = segments.log_decay_of(index) + lane_ % 4 * 2;
+      const float4* added = segments.added_by(index, column_tile) + lane_;
+      bool some = false;
 #pragma unroll
       for (int n = 0; n < Tiling::kE / 8; ++n) {
+        if (n * 8 >= block_.x.k.D) break;
         const float2 log_d = load_pair(log_decay + n * 8);
-        const float2 d = {exp2_approx(log_d.x), exp2_approx(log_d.y)};
+        const float d[2] = {exp2_approx(left[n][0]), exp2_approx(left[n][1])};
 #pragma unroll
         for (int tile = 0; tile < kTiles; ++tile) {
-          const float4 A = added[(n * kTiles + tile) * Tiling::kStateWarps * kWarp];
+          if (column_tile + tile >= column_tiles) break;
+          const float4 A = added[(n * column_tiles + tile) * kWarp];
           float(&S)[4] = S_[tile][n];
-          S[0] = S[0] * d.x + A.x;
-          S[1] = S[1] * d.y + A.y;
-          S[2] = S[2] * d.x + A.z;
-          S[3] = S[3] * d.y + A.w;
+          S[0] += d[0] * A.x;
+          S[1] += d[1] * A.y;
+          S[2] += d[0] * A.z;
+          S[3] += d[1] * A.w;
         }
+        left[n][0] += log_d.x;
+        left[n][1] += log_d.y;
+        some = some || left[n][0] >= kNothing || left[n][1] >= kNothing;
       }
+      if (!__any_sync(kFullWarp, some)) return;
     }
+    const auto& initial = block_.x.initial_state;
+    if (initial.data == nullptr) return;
+    visit_state(initial, [&](float& S, const float& x, int n, int i) {
+      S += exp2_approx(left[n][i]) * x;
+    });
   }
   // [/doc:load_state]
 
   __device__ __forceinline__ void store_state() {
-    if constexpr (kOutputs) {
-      const auto& final = block_.x.final_state;
-      if (final.data == nullptr || block_.segment < block_.segments.count - 1) return;
-      visit_state(final, [](const float& S, float& x) { x = S; });
-    } else {
-      float4* added = block_.added(block_.segment) + threadIdx.x;
-#pragma unroll
-      for (int n = 0; n < Tiling::kE / 8; ++n) {
-#pragma unroll
-        for (int tile = 0; tile < kTiles; ++tile) {
-          const float(&S)[4] = S_[tile][n];
-          added[(n * kTiles + tile) * Tiling::kStateWarps * kWarp] = {S[0], S[1], S[2], S[3]};
-        }
-      }
-    }
+    const auto& final = block_.x.final_state;
+    if (final.data == nullptr || block_.segment < block_.segments.count - 1) return;
+    visit_state(final, [](const float& S, float& x, int, int) { x = S; });
   }
 
   __device__ __forceinline__ void scale_state(const float* decay) {
@@ -316,8 +272,8 @@ class StateWarp {
     }
   }
 
-  // Calls visit(S, x) for each element S of the state that the lane holds and its place x in a tensor
-  // of states, if the tensor has it.
+  // Calls visit(S, x, n, i) for each element S of the state that the lane holds and its place x in a
+  // tensor of states, if the tensor has it: in row i of those that the lane has of 8 rows n.
   template <class U, class Visit>
   __device__ __forceinline__ void visit_state(const TensorView<U>& states, Visit&& visit) {
     const int m = m0_ + lane_ / 4;
@@ -330,7 +286,7 @@ class StateWarp {
 #pragma unroll
         for (int half = 0; half < kHalves; ++half) {
           const bool inside = e + i < states.L && m + half * 8 < states.D;
-          if (inside) visit(S_[half / 2][n][half % 2 * 2 + i], row[half * 8]);
+          if (inside) visit(S_[half / 2][n][half % 2 * 2 + i], row[half * 8], n, i);
         }
         row += i == 0 ? states.stride_l : 7 * states.stride_l;
       }

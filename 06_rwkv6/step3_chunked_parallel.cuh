@@ -23,6 +23,7 @@
 #include <algorithm>
 
 #include "06_rwkv6/operands.cuh"
+#include "06_rwkv6/segment_states.cuh"
 #include "06_rwkv6/step3_chunked.cuh"
 #include "common/device.hpp"
 #include "common/stream_buffer.hpp"
@@ -50,19 +51,20 @@ void chunked_parallel_rwkv6(const Rwkv6Operands<T>& operands, cudaStream_t strea
   const int64_t rows = (L + wanted * kWholeRounds - 1) / (wanted * kWholeRounds) * kWholeRounds;
   const int64_t count = (L + rows - 1) / rows;
 
+  const int64_t eights = (E + 7) / 8, column_tiles = (M + 15) / 16;
   const int64_t states = B * H * (count - 1);
-  StreamBuffer<float4> added(states * padded_rows(E) * padded_columns(E, M) / 4, stream);
-  StreamBuffer<float> log_decay(states * padded_rows(E), stream);
-  Segments segments = {
+  StreamBuffer<float4> added(states * eights * column_tiles * kWarp, stream);
+  StreamBuffer<float> log_decay(states * eights * 8, stream);
+  const Segments segments = {
       .count = static_cast<int>(count),
       .rows = static_cast<int>(rows),
-      .walked = static_cast<int>(count - 1),
+      .eights = static_cast<int>(eights),
+      .column_tiles = static_cast<int>(column_tiles),
       .added = added.data(),
       .log_decay = log_decay.data(),
   };
-  if (count > 1) chunked_segments<T, false>(x, segments, stream);
-  segments.walked = segments.count;
-  chunked_segments<T, true>(x, segments, stream);
+  if (count > 1) segment_states(x, segments, stream);
+  chunked_segments(x, segments, stream);
 }
 // [/doc:chunked_parallel]
 
