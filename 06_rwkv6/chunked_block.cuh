@@ -97,12 +97,12 @@ struct SharedStorage {
 struct Segments {
   int count;         // of a sequence
   int rows;          // of each but the last
-  int eights = 0;    // of rows of a state
-  int column_tiles = 0;  // of 16, of a state
+  int eights = 0;        // of rows of a state, padded to whole tiles of blocks
+  int column_tiles = 0;  // of 16, of a state, padded likewise
   // What each segment but the last does to the state: S becomes 2^log_decay S + added. The elements
   // of `added` follow each other as the lanes of a state warp hold them.
   float4* added = nullptr;     // [B * H, count - 1, eights, column tiles, 32]
-  float* log_decay = nullptr;  // [B * H, count - 1, eights * 8]; of rows that E does not have -inf
+  float* log_decay = nullptr;  // [B * H, count - 1, eights * 8]; -inf of rows that E does not have
 
   __device__ int64_t index(int64_t head, int segment) const {
     return head * (count - 1) + segment;

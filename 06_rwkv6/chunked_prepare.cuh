@@ -142,8 +142,8 @@ class PreparingWarp {
   // [doc:preparing_rounds]
   // In round r the packets of round r + 1 are prepared.
   __device__ __forceinline__ void run() {
-    load_bonus();
     for (int round = 0; round < Tiling::kSlots - 1; ++round) load(round);
+    load_bonus();
 #pragma unroll 1
     for (int round = -1; round < block_.rounds; ++round) {
       // All copies but those of the latest rounds: the rows of round + 1 have arrived ...

@@ -10,6 +10,7 @@
 #include "common/ptx/grid_dependency.cuh"
 #include "common/ptx/ldmatrix.cuh"
 #include "common/ptx/mma.cuh"
+#include "common/warp.cuh"
 
 namespace attn::rwkv6 {
 
@@ -173,53 +174,55 @@ class StateWarp {
   // [/doc:take]
 
   // [doc:load_state]
-  // The state before the block's segment: what the segments before it add, the nearest first, and
-  // the initial state. Each reaches the block through the decays of those between; where none of a
-  // warp's columns has anything left of it, it need not be read, nor what is before it.
+  // The state before the block's segment: the initial state, through the segments before; or zero
+  // through as many of them as there is anything left of.
   __device__ __forceinline__ void load_state() {
     const auto& segments = block_.segments;
-    const int column_tile = m0_ / 16, column_tiles = segments.column_tiles;
-    float left[Tiling::kE / 8][2] = {};  // to base 2
-    if (block_.segment > 0) grid_dependency_wait();  // what the segments add is written
-#pragma unroll 1
-    for (int segment = block_.segment - 1; segment >= 0; --segment) {
-      const int64_t index = segments.index(block_.b * block_.x.k.H + block_.h, segment);
-      const float* log_decay = segments.log_decay_of(index) + lane_ % 4 * 2;
-      const float4* added = segments.added_by(index, column_tile) + lane_;
-      bool some = false;
+    const int64_t index = segments.index(block_.b * block_.x.k.H + block_.h, 0);
+    if (block_.segment > 0) grid_dependency_wait();  // what the segments do is written
+    int first = block_.segment;
+    bool some_left = true;  // of the state before `first`, in any row
+    float left[Tiling::kE / kWarp] = {};
+    while (first > 0 && some_left) {
+      const float* log_decay = segments.log_decay_of(index + --first) + lane_;
+      some_left = false;
 #pragma unroll
-      for (int n = 0; n < Tiling::kE / 8; ++n) {
-        if (n * 8 >= block_.x.k.D) break;
-        const float2 log_d = load_pair(log_decay + n * 8);
-        const float d[2] = {exp2_approx(left[n][0]), exp2_approx(left[n][1])};
-#pragma unroll
-        for (int tile = 0; tile < kTiles; ++tile) {
-          if (column_tile + tile >= column_tiles) break;
-          const float4 A = added[(n * column_tiles + tile) * kWarp];
-          float(&S)[4] = S_[tile][n];
-          S[0] += d[0] * A.x;
-          S[1] += d[1] * A.y;
-          S[2] += d[0] * A.z;
-          S[3] += d[1] * A.w;
-        }
-        left[n][0] += log_d.x;
-        left[n][1] += log_d.y;
-        some = some || left[n][0] >= kNothing || left[n][1] >= kNothing;
+      for (int i = 0; i < Tiling::kE / kWarp; ++i) {
+        left[i] += log_decay[i * kWarp];
+        some_left = some_left || left[i] >= kNothing;
       }
-      if (!__any_sync(kFullWarp, some)) return;
+      some_left = __any_sync(kFullWarp, some_left);
     }
     const auto& initial = block_.x.initial_state;
-    if (initial.data == nullptr) return;
-    visit_state(initial, [&](float& S, const float& x, int n, int i) {
-      S += exp2_approx(left[n][i]) * x;
-    });
+    if (some_left && initial.data != nullptr) {
+      visit_state(initial, [](float& S, const float& x) { S = x; });
+    }
+#pragma unroll 1
+    for (int segment = first; segment < block_.segment; ++segment) {
+      const float* log_decay = segments.log_decay_of(index + segment) + lane_ % 4 * 2;
+      const float4* added = segments.added_by(index + segment, m0_ / 16) + lane_;
+#pragma unroll
+      for (int n = 0; n < Tiling::kE / 8; ++n) {
+        const float2 log_d = load_pair(log_decay + n * 8);
+        const float2 d = {exp2_approx(log_d.x), exp2_approx(log_d.y)};
+#pragma unroll
+        for (int tile = 0; tile < kTiles; ++tile) {
+          const float4 A = added[(n * segments.column_tiles + tile) * kWarp];
+          float(&S)[4] = S_[tile][n];
+          S[0] = S[0] * d.x + A.x;
+          S[1] = S[1] * d.y + A.y;
+          S[2] = S[2] * d.x + A.z;
+          S[3] = S[3] * d.y + A.w;
+        }
+      }
+    }
   }
   // [/doc:load_state]
 
   __device__ __forceinline__ void store_state() {
     const auto& final = block_.x.final_state;
     if (final.data == nullptr || block_.segment < block_.segments.count - 1) return;
-    visit_state(final, [](const float& S, float& x, int, int) { x = S; });
+    visit_state(final, [](const float& S, float& x) { x = S; });
   }
 
   __device__ __forceinline__ void scale_state(const float* decay) {
@@ -272,8 +275,8 @@ class StateWarp {
     }
   }
 
-  // Calls visit(S, x, n, i) for each element S of the state that the lane holds and its place x in a
-  // tensor of states, if the tensor has it: in row i of those that the lane has of 8 rows n.
+  // Calls visit(S, x) for each element S of the state that the lane holds and its place x in a tensor
+  // of states, if the tensor has it.
   template <class U, class Visit>
   __device__ __forceinline__ void visit_state(const TensorView<U>& states, Visit&& visit) {
     const int m = m0_ + lane_ / 4;
@@ -286,7 +289,7 @@ class StateWarp {
 #pragma unroll
         for (int half = 0; half < kHalves; ++half) {
           const bool inside = e + i < states.L && m + half * 8 < states.D;
-          if (inside) visit(S_[half / 2][n][half % 2 * 2 + i], row[half * 8], n, i);
+          if (inside) visit(S_[half / 2][n][half % 2 * 2 + i], row[half * 8]);
         }
         row += i == 0 ? states.stride_l : 7 * states.stride_l;
       }

@@ -48,6 +48,7 @@ struct SegmentTiling {
   static constexpr int kWarps = kColumns / 16;           // one for 16 columns of k
   static constexpr int kThreads = kWarps * kWarp;
   static constexpr int kPitch = kColumns + 16 / int(sizeof(T));  // as in Tiling
+  static constexpr int kBlocks = sizeof(T) == 2 ? 2 : 1;  // side by side on one multiprocessor
 };
 
 template <class Tiling>
@@ -155,7 +156,7 @@ __device__ __forceinline__ bool all_decayed(const bool (&decayed)[kWarps]) {
 
 // The rows of k, v and w stand backwards, the last row of a sequence first.
 template <class Tiling>
-__global__ void __launch_bounds__(Tiling::kThreads)
+__global__ void __launch_bounds__(Tiling::kThreads, Tiling::kBlocks)
     segment_states_kernel(TensorView<const typename Tiling::T> k,   // [B, H, L, E]
                           TensorView<const typename Tiling::T> v,   // [B, H, L, M]
                           TensorView<const typename Tiling::T> w,   // [B, H, L, E]
@@ -167,8 +168,8 @@ __global__ void __launch_bounds__(Tiling::kThreads)
   grid_dependency_launch();  // the launch that reads the states may begin
 
   // [doc:segment_block]
-  const int e_tiles = (k.D + Tiling::kColumns - 1) / Tiling::kColumns;
-  const int m_tiles = (v.D + Tiling::kColumns - 1) / Tiling::kColumns;
+  const int e_tiles = segments.eights * 8 / Tiling::kColumns;
+  const int m_tiles = segments.column_tiles * 16 / Tiling::kColumns;
   const int m0 = blockIdx.x % m_tiles * Tiling::kColumns;
   const int e0 = blockIdx.x / m_tiles % e_tiles * Tiling::kColumns;
   const int segment = blockIdx.x / m_tiles / e_tiles % (segments.count - 1);
@@ -252,12 +253,10 @@ __global__ void __launch_bounds__(Tiling::kThreads)
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int eight = (e0 + warp * 16) / 8 + half;
-    if (eight >= segments.eights) break;
     if (m0 == 0 && lane % 4 == 0) segments.log_decay_of(index)[column + half * 8] = left(half);
     float4* added = segments.added_by(index, m0 / 16) + eight * segments.column_tiles * kWarp + lane;
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
-      if (m0 / 16 + tile >= segments.column_tiles) break;
       const float(&s)[4] = S[tile][half];
       added[tile * kWarp] = {s[0], s[1], s[2], s[3]};
     }
@@ -268,8 +267,9 @@ template <class Tiling>
 void launch_segment_states(const Rwkv6Operands<typename Tiling::T>& x, const Segments& segments,
                            cudaStream_t stream) {
   const bool aligned = rows_are_16_bytes(x.k) && rows_are_16_bytes(x.v) && rows_are_16_bytes(x.w);
-  const auto tiles = [](int64_t D) { return (D + Tiling::kColumns - 1) / Tiling::kColumns; };
-  launch({x.k.B * x.k.H * (segments.count - 1) * tiles(x.k.D) * tiles(x.v.D), Tiling::kThreads,
+  const int64_t tiles = int64_t(segments.eights * 8 / Tiling::kColumns) *
+                        (segments.column_tiles * 16 / Tiling::kColumns);
+  launch({x.k.B * x.k.H * (segments.count - 1) * tiles, Tiling::kThreads,
           dynamic_shared_bytes<SegmentStorage<Tiling>>(), stream},
          segment_states_kernel<Tiling>, flip(x.k), flip(x.v), flip(x.w), segments, aligned);
 }

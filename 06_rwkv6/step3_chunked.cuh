@@ -94,8 +94,10 @@ void launch_chunked(const Rwkv6Operands<typename Tiling::T>& x, const Segments& 
   launch(config, chunked_kernel<Tiling>, x, segments, column_tiles, aligned, accumulate);
 }
 
-// How many columns of a state a block holds at a head size of E.
-inline int64_t column_tile(int64_t E) { return E > 64 && E <= 128 && !kSanitized ? 128 : 64; }
+// How many rows and columns of a state a block holds at a head size of E. (A sanitizer learns nothing
+// new from the tiling between.)
+inline int64_t row_tile(int64_t E) { return E <= 64 ? 64 : !kSanitized && E <= 128 ? 128 : 256; }
+inline int64_t column_tile(int64_t E) { return row_tile(E) == 128 ? 128 : 64; }
 
 // Columns [first, first + size) of a view, or as many of them as there are.
 template <class T>
@@ -114,7 +116,7 @@ TensorView<T> state_rows(TensorView<T> S, int64_t first, int64_t size) {
 }
 
 // [doc:tilings]
-// The tiling for E. (A sanitizer learns nothing new from the one between.) A float has twice the rows in shared memory, so that one block fills a
+// The tiling for E. A float has twice the rows in shared memory, so that one block fills a
 // multiprocessor.
 template <class T>
 void chunked_segments(const Rwkv6Operands<T>& x, const Segments& segments, cudaStream_t stream) {
@@ -127,12 +129,12 @@ void chunked_segments(const Rwkv6Operands<T>& x, const Segments& segments, cudaS
   if constexpr (kFloat) {
     if (E <= 64) return run(Tiling<T, 64, 16, 4, 2, 3, 32, 1>());
     if constexpr (!kSanitized) {
-      if (E > 64 && E <= 128) return run(Tiling<T, 128, 32, 4, 1, 3, 64, 1>());
+      if (row_tile(E) == 128) return run(Tiling<T, 128, 32, 4, 1, 3, 64, 1>());
     }
   } else {
     if (E <= 64) return run(Tiling<T, 64, 32, 2, 2, 3, 32, 2>());
     if constexpr (!kSanitized) {
-      if (E > 64 && E <= 128) return run(Tiling<T, 128, 32, 4, 2, 3, 64, 1>());
+      if (row_tile(E) == 128) return run(Tiling<T, 128, 32, 4, 2, 3, 64, 1>());
     }
   }
   // Above 256 rows of the state do not fit: their parts of the outputs are added up in o.

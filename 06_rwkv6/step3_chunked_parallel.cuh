@@ -51,7 +51,10 @@ void chunked_parallel_rwkv6(const Rwkv6Operands<T>& operands, cudaStream_t strea
   const int64_t rows = (L + wanted * kWholeRounds - 1) / (wanted * kWholeRounds) * kWholeRounds;
   const int64_t count = (L + rows - 1) / rows;
 
-  const int64_t eights = (E + 7) / 8, column_tiles = (M + 15) / 16;
+  // Whole tiles of the blocks of both launches.
+  const auto padded = [](int64_t size, int64_t tile) { return (size + tile - 1) / tile * tile; };
+  const int64_t eights = padded(E, row_tile(E)) / 8;
+  const int64_t column_tiles = padded(M, E <= 64 ? 64 : 128) / 16;
   const int64_t states = B * H * (count - 1);
   StreamBuffer<float4> added(states * eights * column_tiles * kWarp, stream);
   StreamBuffer<float> log_decay(states * eights * 8, stream);
