@@ -7,6 +7,7 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <type_traits>
 
 #include "06_rwkv6/operands.cuh"
 #include "common/ptx/block_barrier.cuh"
@@ -16,9 +17,6 @@ namespace attn::rwkv6 {
 
 constexpr int kWarp = 32;
 constexpr int kSubChunk = 16;  // rows of an mma.sync tile
-// A sub-chunk's rows and decays as they follow each other in time: 16 rows have 17 places between
-// and around their decays. At place p row p - 1 has been written, and row p is read.
-constexpr int kPlaces = kSubChunk + 1;
 
 constexpr float kLog2e = 1.4426950408889634f;
 constexpr float kNothing = -126;  // below it, exp2_approx gives 0
@@ -87,9 +85,6 @@ struct SharedStorage {
   alignas(16) T v[Tiling::kSlots + 1][Tiling::kRows][Tiling::kPitchV];
   Packet<Tiling> packets[2][Tiling::kSubChunks];
   alignas(8) float u[Tiling::kE];
-  // Of each slab of a sub-chunk the first place that is not in its packet: 17, but for strong
-  // decays.
-  int next_place[2][Tiling::kSubChunks][Tiling::kSlabs];
 };
 
 // [doc:segments]
@@ -139,35 +134,27 @@ struct Block {
 #endif
   }
   // [/doc:meet]
-
-  // Whether parts of sub-chunk `sub` are in no packet yet.
-  __device__ __forceinline__ bool incomplete(int round, int sub) const {
-    bool some = false;
-#pragma unroll
-    for (int i = 0; i < Tiling::kSlabs; ++i) some |= smem.next_place[round % 2][sub][i] < kPlaces;
-    return some;
-  }
-  __device__ __forceinline__ bool any_incomplete(int round) const {
-    bool some = false;
-#pragma unroll
-    for (int sub = 0; sub < Tiling::kSubChunks; ++sub) some |= incomplete(round, sub);
-    return some;
-  }
 };
 
 // --- Pairs of elements ----------------------------------------------------------------------------
 
-__device__ __forceinline__ float2 to_floats(uint32_t pair) {  // of two bf16
-  return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u)};
-}
+// As it lies in memory: two floats, or two bf16 in a word, the first in the low half.
+template <class T>
+using Pair = std::conditional_t<sizeof(T) == 4, float2, uint32_t>;
+
 __device__ __forceinline__ float2 load_pair(const float* x) {
   return *reinterpret_cast<const float2*>(x);
 }
-__device__ __forceinline__ float2 load_pair(const __nv_bfloat16* x) {
+__device__ __forceinline__ uint32_t load_pair(const __nv_bfloat16* x) {
   struct __attribute__((may_alias)) Word {
     uint32_t bits;
   };
-  return to_floats(reinterpret_cast<const Word*>(x)->bits);
+  return reinterpret_cast<const Word*>(x)->bits;
+}
+
+__device__ __forceinline__ float2 to_floats(float2 pair) { return pair; }
+__device__ __forceinline__ float2 to_floats(uint32_t pair) {
+  return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u)};
 }
 
 __device__ __forceinline__ void store_pair(float* x, float x0, float x1) {

@@ -24,7 +24,7 @@ class StateWarp {
   // Whether the state leaves registers for more than one sub-chunk at a time.
   static constexpr bool kAhead = kTiles * Tiling::kE / 2 <= 32;
   // Sums of products that do not wait for each other: four of them hide how long a product takes.
-  static constexpr int kChains = kAhead ? 4 / kHalves : 1;
+  static constexpr int kChains = kTiles == 1 ? 2 : 1;
 
  public:
   __device__ __forceinline__ explicit StateWarp(const Block<Tiling>& block)
@@ -42,12 +42,11 @@ class StateWarp {
 #pragma unroll 1
     for (int round = 0; round < block_.rounds; ++round) {
       block_.meet();  // the packets of this round are whole
-      const bool strong = block_.any_incomplete(round);
       const bool whole = columns_whole && first_row(round, Tiling::kSubChunks) <= block_.end;
-      if (kAhead && whole && !strong) {
-        take_whole_round(round);
+      if (kAhead && whole) {
+        take_round<true>(round, whole, accumulate);
       } else {
-        take_any_round(round, strong, columns_whole, accumulate);
+        take_round<false>(round, whole, accumulate);
       }
     }
     store_state();
@@ -59,69 +58,36 @@ class StateWarp {
     return block_.begin + round * Tiling::kRows + sub * kSubChunk;
   }
 
-  // A round with nothing special: one packet for each sub-chunk, all rows and columns are there. No
-  // branches, so that a sub-chunk may begin while products of the one before are on their way.
-  __device__ __forceinline__ void take_whole_round(int round) {
-#pragma unroll
+  // [doc:take_round]
+  // whole: all rows and columns are there, and outputs are stored, not added. kWhole: that is known
+  // beforehand, so that there are no branches, and a sub-chunk may begin while products of the one
+  // before are on their way.
+  template <bool kWhole>
+  __device__ __forceinline__ void take_round(int round, bool whole, bool accumulate) {
+#pragma unroll(kWhole ? Tiling::kSubChunks : 1)
     for (int sub = 0; sub < Tiling::kSubChunks; ++sub) {
-      float o[kHalves][4] = {};
-      take(round, sub, o);
-      store_whole(o, first_row(round, sub));
-    }
-  }
-
-  // Any round: rows or columns may be missing, and a strong sub-chunk comes in several packets.
-  __device__ __forceinline__ void take_any_round(int round, bool strong, bool columns_whole,
-                                                 bool accumulate) {
-#pragma unroll 1
-    for (int sub = 0; sub < Tiling::kSubChunks; ++sub) {
-      float o[kHalves][4] = {};
-#pragma unroll 1
-      while (true) {
-        take(round, sub, o);
-        if (!strong || !block_.incomplete(round, sub)) break;
-        block_.meet();  // before the next packet is prepared
-        block_.meet();  // before it is taken
-      }
-      if (columns_whole && first_row(round, sub + 1) <= block_.end) {
+      float o[kHalves][4];
+      take(block_.smem.packets[round % 2][sub],
+           &block_.smem.v[round % (Tiling::kSlots + 1)][sub * kSubChunk][column_], o);
+      if (kWhole || whole) {
         store_whole(o, first_row(round, sub));
       } else {
         store_some(o, first_row(round, sub), accumulate);
       }
     }
   }
+  // [/doc:take_round]
 
   // [doc:take]
   // Takes a packet: outputs read the state before it, then the state decays and takes the rows in.
-  __device__ __forceinline__ void take(int round, int sub, float (&o)[kHalves][4]) {
-    const auto& packet = block_.smem.packets[round % 2][sub];
-    const T* v_smem = &block_.smem.v[round % (Tiling::kSlots + 1)][sub * kSubChunk][column_];
-    read_state(packet, v_smem, o);
-    scale_state(packet.decay);
-    write_state(packet, v_smem);
-  }
-
-  // o += r S + scores v.
-  __device__ __forceinline__ void read_state(const Packet<Tiling>& packet, const T* v_smem,
-                                             float (&o)[kHalves][4]) const {
-    float chains[kChains][kHalves][4] = {};
-    // r S: the accumulators of S are B operands as they are.
-#pragma unroll
-    for (int n = 0; n < Tiling::kE / 8; ++n) {
-      const uint4 fragment = packet.r[n][lane_];
-      const uint32_t r[4] = {fragment.x, fragment.y, fragment.z, fragment.w};
-#pragma unroll
-      for (int half = 0; half < kHalves; ++half) {
-        const float* s = &S_[half / 2][n][half % 2 * 2];
-        float(&sum)[4] = chains[n % kChains][half];
-        mma_m16n8k8_tf32(sum, r, {__float_as_uint(s[0]), __float_as_uint(s[1])}, sum);
-      }
-    }
+  __device__ __forceinline__ void take(const Packet<Tiling>& packet, const T* v_smem,
+                                       float (&o)[kHalves][4]) {
+    float sums[kChains][kHalves][4] = {};
     // scores v. Low parts are not multiplied with low parts.
-    uint32_t v[kTiles][kValueParts][2][2];
+    uint32_t v_b[kTiles][kValueParts][2][2];
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
-      load_values_b(v[tile], v_smem + tile * 16, Tiling::kPitchV);
+      load_values_b(v_b[tile], v_smem + tile * 16, Tiling::kPitchV);
     }
 #pragma unroll
     for (int i = 0; i < 2 * Tiling::kSlabs; ++i) {
@@ -129,10 +95,55 @@ class StateWarp {
       const uint32_t scores[4] = {fragment.x, fragment.y, fragment.z, fragment.w};
 #pragma unroll
       for (int half = 0; half < kHalves; ++half) {
+        auto& sum = sums[i % kChains][half];
 #pragma unroll
         for (int part = 0; part < (i % 2 == 0 ? kValueParts : 1); ++part) {
-          float(&sum)[4] = chains[i % kChains][half];
-          mma_m16n8k16(sum, scores, v[half / 2][part][half % 2], sum);
+          mma_m16n8k16(sum, scores, v_b[half / 2][part][half % 2], sum);
+        }
+      }
+    }
+    uint32_t v_a[kTiles][kValueParts][4];
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      load_values_a(v_a[tile], v_smem + tile * 16, Tiling::kPitchV);
+    }
+    // 16 columns of r and k after the other: while one's products wait for their turn in the sums of
+    // outputs, or for the state to be decayed, those of the other run.
+    const int matrix = (lane_ % 16 * Tiling::kPitch + lane_ / 16 * 8) / 2;
+#pragma unroll
+    for (int n = 0; n < Tiling::kE / 8; n += 2) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        // r S: the accumulators of S are B operands as they are.
+        const uint4 fragment = packet.r[n + i][lane_];
+        const uint32_t r[4] = {fragment.x, fragment.y, fragment.z, fragment.w};
+#pragma unroll
+        for (int half = 0; half < kHalves; ++half) {
+          const float* s = &S_[half / 2][n + i][half % 2 * 2];
+          auto& sum = sums[i % kChains][half];
+          mma_m16n8k8_tf32(sum, r, {__float_as_uint(s[0]), __float_as_uint(s[1])}, sum);
+        }
+        const float2 decay = load_pair(packet.decay + (n + i) * 8 + lane_ % 4 * 2);
+#pragma unroll
+        for (int tile = 0; tile < kTiles; ++tile) {
+          S_[tile][n + i][0] *= decay.x;
+          S_[tile][n + i][1] *= decay.y;
+          S_[tile][n + i][2] *= decay.x;
+          S_[tile][n + i][3] *= decay.y;
+        }
+      }
+      // S^T += v^T k.
+#pragma unroll
+      for (int k_part = 0; k_part < 2; ++k_part) {
+        uint32_t k[4];
+        ldmatrix_trans(k, (k_part == 0 ? packet.k_high[0] : packet.k_low[0]) + matrix + n * 4);
+#pragma unroll
+        for (int part = 0; part < (k_part == 0 ? kValueParts : 1); ++part) {
+#pragma unroll
+          for (int tile = 0; tile < kTiles; ++tile) {
+            mma_m16n8k16(S_[tile][n], v_a[tile][part], {k[0], k[1]}, S_[tile][n]);
+            mma_m16n8k16(S_[tile][n + 1], v_a[tile][part], {k[2], k[3]}, S_[tile][n + 1]);
+          }
         }
       }
     }
@@ -140,34 +151,9 @@ class StateWarp {
     for (int half = 0; half < kHalves; ++half) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
+        o[half][i] = sums[0][half][i];
 #pragma unroll
-        for (int chain = 0; chain < kChains; ++chain) o[half][i] += chains[chain][half][i];
-      }
-    }
-  }
-
-  // S^T += v^T k.
-  __device__ __forceinline__ void write_state(const Packet<Tiling>& packet, const T* v_smem) {
-    uint32_t v[kTiles][kValueParts][4];
-#pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-      load_values_a(v[tile], v_smem + tile * 16, Tiling::kPitchV);
-    }
-    const int matrix = (lane_ % 16 * Tiling::kPitch + lane_ / 16 * 8) / 2;
-#pragma unroll
-    for (int n = 0; n < Tiling::kE / 8; n += 2) {
-#pragma unroll
-      for (int k_part = 0; k_part < 2; ++k_part) {
-        uint32_t k[4];
-        ldmatrix_trans(k, (k_part == 0 ? packet.k_high[0] : packet.k_low[0]) + matrix + n * 4);
-#pragma unroll
-        for (int tile = 0; tile < kTiles; ++tile) {
-#pragma unroll
-          for (int part = 0; part < (k_part == 0 ? kValueParts : 1); ++part) {
-            mma_m16n8k16(S_[tile][n], v[tile][part], {k[0], k[1]}, S_[tile][n]);
-            mma_m16n8k16(S_[tile][n + 1], v[tile][part], {k[2], k[3]}, S_[tile][n + 1]);
-          }
-        }
+        for (int chain = 1; chain < kChains; ++chain) o[half][i] += sums[chain][half][i];
       }
     }
   }
@@ -223,20 +209,6 @@ class StateWarp {
     const auto& final = block_.x.final_state;
     if (final.data == nullptr || block_.segment < block_.segments.count - 1) return;
     visit_state(final, [](const float& S, float& x) { x = S; });
-  }
-
-  __device__ __forceinline__ void scale_state(const float* decay) {
-#pragma unroll
-    for (int n = 0; n < Tiling::kE / 8; ++n) {
-      const float2 d = load_pair(decay + n * 8 + lane_ % 4 * 2);
-#pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) {
-        S_[tile][n][0] *= d.x;
-        S_[tile][n][1] *= d.y;
-        S_[tile][n][2] *= d.x;
-        S_[tile][n][3] *= d.y;
-      }
-    }
   }
 
   // Where the lane's first output of 16 rows goes.

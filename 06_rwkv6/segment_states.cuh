@@ -48,7 +48,7 @@ struct SegmentTiling {
   static constexpr int kWarps = kColumns / 16;           // one for 16 columns of k
   static constexpr int kThreads = kWarps * kWarp;
   static constexpr int kPitch = kColumns + 16 / int(sizeof(T));  // as in Tiling
-  static constexpr int kBlocks = sizeof(T) == 2 ? 2 : 1;  // side by side on one multiprocessor
+  static constexpr int kBlocks = kColumns == 64 ? 2 : 1;  // side by side on one multiprocessor
 };
 
 template <class Tiling>
