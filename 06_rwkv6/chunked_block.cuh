@@ -90,8 +90,8 @@ struct SharedStorage {
 // [doc:segments]
 // The parts of every sequence that are walked at the same time.
 struct Segments {
-  int count;         // of a sequence
-  int rows;          // of each but the last
+  int count;             // of a sequence
+  int rows;              // of each but the last
   int eights = 0;        // of rows of a state, padded to whole tiles of blocks
   int column_tiles = 0;  // of 16, of a state, padded likewise
   // What each segment but the last does to the state: S becomes 2^log_decay S + added. The elements
@@ -99,9 +99,7 @@ struct Segments {
   float4* added = nullptr;     // [B * H, count - 1, eights, column tiles, 32]
   float* log_decay = nullptr;  // [B * H, count - 1, eights * 8]; -inf of rows that E does not have
 
-  __device__ int64_t index(int64_t head, int segment) const {
-    return head * (count - 1) + segment;
-  }
+  __device__ int64_t index(int64_t head, int segment) const { return head * (count - 1) + segment; }
   __device__ float4* added_by(int64_t index, int column_tile) const {
     return added + (index * eights * column_tiles + column_tile) * kWarp;
   }
@@ -115,9 +113,9 @@ struct Block {
   const Rwkv6Operands<typename Tiling::T>& x;
   const Segments& segments;
   SharedStorage<Tiling>& smem;
-  bool aligned;  // every row of every operand begins on 16 bytes and holds whole 16 bytes
-  int64_t b, h;  // the head
-  int segment;   // of its sequence
+  bool aligned;    // every row of every operand begins on 16 bytes and holds whole 16 bytes
+  int64_t b, h;    // the head
+  int segment;     // of its sequence
   int m0;          // the first value column
   int begin, end;  // rows
   int rounds;

@@ -10,7 +10,7 @@
 // 2^-126 left, all rows before have factors that are 0 in a float. With the decays of RWKV-6 that is
 // after a hundred rows, however long the segment.
 //
-// Who computes what: a block has 64 or 128 columns of k and as many of v, of one segment. A warp has
+// Who computes what: a block has 64 columns of k and 64 of v, of one segment. A warp has
 // 16 columns of k and multiplies them with all columns of v, so that no warp waits for another's k'.
 // The running sum is a product with a triangle, whose accumulators lie as the operand k' must.
 //
@@ -25,8 +25,8 @@
 
 #include "06_rwkv6/chunked_block.cuh"
 #include "06_rwkv6/chunked_load.cuh"
-#include "06_rwkv6/operands.cuh"
 #include "06_rwkv6/chunked_values.cuh"
+#include "06_rwkv6/operands.cuh"
 #include "common/launch.cuh"
 #include "common/ptx/cp_async.cuh"
 #include "common/ptx/exp2.cuh"
@@ -39,16 +39,15 @@
 namespace attn::rwkv6 {
 
 // How a block divides a segment.
-template <class T_, int kColumns_>
+template <class T_>
 struct SegmentTiling {
   using T = T_;
-  static constexpr int kColumns = kColumns_;             // of k, and as many of v
+  static constexpr int kColumns = 64;                     // of k, and as many of v
   static constexpr int kRows = sizeof(T) == 2 ? 32 : 16;  // on their way together
-  static constexpr int kSlots = 3;                       // buffers for them
-  static constexpr int kWarps = kColumns / 16;           // one for 16 columns of k
+  static constexpr int kSlots = 4;                        // buffers for them
+  static constexpr int kWarps = kColumns / 16;            // one for 16 columns of k
   static constexpr int kThreads = kWarps * kWarp;
   static constexpr int kPitch = kColumns + 16 / int(sizeof(T));  // as in Tiling
-  static constexpr int kBlocks = kColumns == 64 ? 2 : 1;  // side by side on one multiprocessor
 };
 
 template <class Tiling>
@@ -156,10 +155,10 @@ __device__ __forceinline__ bool all_decayed(const bool (&decayed)[kWarps]) {
 
 // The rows of k, v and w stand backwards, the last row of a sequence first.
 template <class Tiling>
-__global__ void __launch_bounds__(Tiling::kThreads, Tiling::kBlocks)
-    segment_states_kernel(TensorView<const typename Tiling::T> k,   // [B, H, L, E]
-                          TensorView<const typename Tiling::T> v,   // [B, H, L, M]
-                          TensorView<const typename Tiling::T> w,   // [B, H, L, E]
+__global__ void __launch_bounds__(Tiling::kThreads)
+    segment_states_kernel(TensorView<const typename Tiling::T> k,  // [B, H, L, E]
+                          TensorView<const typename Tiling::T> v,  // [B, H, L, M]
+                          TensorView<const typename Tiling::T> w,  // [B, H, L, E]
                           Segments segments, bool aligned) {
   using T = typename Tiling::T;
   constexpr int kTiles = Tiling::kColumns / 16;  // of v
@@ -254,7 +253,8 @@ __global__ void __launch_bounds__(Tiling::kThreads, Tiling::kBlocks)
   for (int half = 0; half < 2; ++half) {
     const int eight = (e0 + warp * 16) / 8 + half;
     if (m0 == 0 && lane % 4 == 0) segments.log_decay_of(index)[column + half * 8] = left(half);
-    float4* added = segments.added_by(index, m0 / 16) + eight * segments.column_tiles * kWarp + lane;
+    float4* added =
+        segments.added_by(index, m0 / 16) + eight * segments.column_tiles * kWarp + lane;
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
       const float(&s)[4] = S[tile][half];
@@ -263,22 +263,16 @@ __global__ void __launch_bounds__(Tiling::kThreads, Tiling::kBlocks)
   }
 }
 
-template <class Tiling>
-void launch_segment_states(const Rwkv6Operands<typename Tiling::T>& x, const Segments& segments,
-                           cudaStream_t stream) {
+// Writes what each segment but the last does to the state.
+template <class T>
+void segment_states(const Rwkv6Operands<T>& x, const Segments& segments, cudaStream_t stream) {
+  using Tiling = SegmentTiling<T>;
   const bool aligned = rows_are_16_bytes(x.k) && rows_are_16_bytes(x.v) && rows_are_16_bytes(x.w);
   const int64_t tiles = int64_t(segments.eights * 8 / Tiling::kColumns) *
                         (segments.column_tiles * 16 / Tiling::kColumns);
   launch({x.k.B * x.k.H * (segments.count - 1) * tiles, Tiling::kThreads,
           dynamic_shared_bytes<SegmentStorage<Tiling>>(), stream},
          segment_states_kernel<Tiling>, flip(x.k), flip(x.v), flip(x.w), segments, aligned);
-}
-
-// Writes what each segment but the last does to the state.
-template <class T>
-void segment_states(const Rwkv6Operands<T>& x, const Segments& segments, cudaStream_t stream) {
-  if (x.k.D <= 64) return launch_segment_states<SegmentTiling<T, 64>>(x, segments, stream);
-  launch_segment_states<SegmentTiling<T, 128>>(x, segments, stream);
 }
 
 // step3_chunked_float.cu and step3_chunked_bf16.cu hold them.

@@ -12,8 +12,8 @@
 // decays from j + 1 on. What stage 05 had at one place, the sum up to row i, is at two here, and the
 // bonus is the diagonal of the scores. With h halfway, d_16 / 2, neither factor of A leaves the range
 // of a float as long as the decays of a sub-chunk sum up to no less than -133 (2^-192). Where they
-// do, which the kernel sees from the data, the sub-chunk is cut into as many packets as it takes; a
-// decay of -inf lies between two of them. Nothing is clamped. All other exponents are <= 0.
+// sum up to less, which the kernel sees from the data, the scores are computed row by row, of keys
+// that decay on the way. Nothing is clamped. All other exponents are <= 0.
 //
 // Who computes what: a block has one head and up to 128 of its value columns. Its warps have two
 // jobs. Preparing warps fetch rows (cp.async) and make packets: decayed rows of r and k, and the
@@ -121,9 +121,7 @@ TensorView<T> state_rows(TensorView<T> S, int64_t first, int64_t size) {
 template <class T>
 void chunked_segments(const Rwkv6Operands<T>& x, const Segments& segments, cudaStream_t stream) {
   constexpr bool kFloat = sizeof(T) == 4;
-  auto run = [&]<class Tiling>(Tiling) {
-    launch_chunked<Tiling>(x, segments, false, stream);
-  };
+  auto run = [&]<class Tiling>(Tiling) { launch_chunked<Tiling>(x, segments, false, stream); };
   const int64_t E = x.k.D;
   //                                 E  columns warps sub-chunks slots slab blocks
   if constexpr (kFloat) {
@@ -132,7 +130,7 @@ void chunked_segments(const Rwkv6Operands<T>& x, const Segments& segments, cudaS
       if (row_tile(E) == 128) return run(Tiling<T, 128, 32, 4, 1, 3, 64, 1>());
     }
   } else {
-    if (E <= 64) return run(Tiling<T, 64, 32, 2, 2, 3, 32, 2>());
+    if (E <= 64) return run(Tiling<T, 64, 32, 2, 2, 3, 64, 2>());
     if constexpr (!kSanitized) {
       if (row_tile(E) == 128) return run(Tiling<T, 128, 32, 4, 2, 3, 64, 1>());
     }
