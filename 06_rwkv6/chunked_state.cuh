@@ -35,10 +35,10 @@ class StateWarp {
 
   // [doc:state_rounds]
   __device__ __forceinline__ void run(bool accumulate) {
-    load_state();
     const bool columns_whole =
         block_.aligned && !accumulate && m0_ + Tiling::kWarpColumns <= block_.x.v.D;
-    block_.meet();  // nothing to take yet: the first packets are being prepared
+    block_.meet();  // nothing to take yet: the first packets are being prepared, meanwhile
+    load_state();
 #pragma unroll 1
     for (int round = 0; round < block_.rounds; ++round) {
       block_.meet();  // the packets of this round are whole

@@ -80,7 +80,9 @@ template <class T>
 void chunked_parallel_rwkv6(const Rwkv6Operands<T>& operands, cudaStream_t stream = 0) {
   const Rwkv6Operands<T> x = in_walking_order(operands);
   const int64_t B = x.r.B, H = x.r.H, L = x.r.L, E = x.r.D, M = x.v.D;
-  const Cut cut = best_cut<T>(B * H, L, E, M);
+  // In place, the last segment could store the final state before others have read the initial one.
+  const bool in_place = x.final_state.data != nullptr && x.final_state.data == x.initial_state.data;
+  const Cut cut = in_place ? Cut{1, L} : best_cut<T>(B * H, L, E, M);
   // Whole tiles of the blocks of both launches.
   const auto padded = [](int64_t size, int64_t tile) { return (size + tile - 1) / tile * tile; };
   const int64_t eights = padded(E, row_tile(E)) / 8;
