@@ -23,6 +23,8 @@
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
+#include <cmath>
+
 #include "06_rwkv6/chunked_block.cuh"
 #include "06_rwkv6/chunked_load.cuh"
 #include "06_rwkv6/chunked_values.cuh"
@@ -63,16 +65,15 @@ struct SegmentStorage {
 __device__ __forceinline__ float finite_decay(float w) { return w < -30000 ? -30000 : w; }
 
 // [doc:running_sums]
-// Exponents, to base 2, of 16 rows and 16 columns, as accumulator fragments [column][row], eight rows
-// each: the sum of the decays before a row, in the order in which they are walked, and of `sum`. To
-// `sum`, which is the same in all rows, all 16 decays are added.
+// Sums of decays for 16 rows and 16 columns, as accumulator fragments [column][row] of eight rows
+// each: of `sum` and the decays before a row, in the order in which they are walked. All 16 decays
+// are added to `sum`, which is the same in all rows.
 __device__ __forceinline__ void running_sums(float (&x)[2][4], float (&sum)[4],
                                              const __nv_bfloat16* w_smem, int pitch) {
-  // log2(e) = 185/128 - 43/16384, to 5e-6. A pair of bf16.
-  constexpr uint32_t kHigh = 0x3fb93fb9u, kLow = 0xbb2cbb2cu;
+  constexpr uint32_t kOnes = 0x3f803f80u;  // a pair of bf16
   const int lane = threadIdx.x % kWarp;
   const int row = lane / 4, pair = lane % 4 * 2;
-  const uint32_t before = (pair < row ? 0xffffu : 0) | (pair + 1 < row ? 0xffff0000u : 0);
+  const uint32_t before = kOnes & ((pair < row ? 0xffffu : 0) | (pair + 1 < row ? 0xffff0000u : 0));
   uint32_t w[1][4];
   load_values_a(w, w_smem, pitch);
 #pragma unroll
@@ -80,16 +81,13 @@ __device__ __forceinline__ void running_sums(float (&x)[2][4], float (&sum)[4],
     const float2 pair = to_floats(w[0][i]);
     w[0][i] = pack_high(finite_decay(pair.x), finite_decay(pair.y));
   }
-  mma_m16n8k16(x[0], w[0], {kLow & before, 0}, sum);
-  mma_m16n8k16(x[0], w[0], {kHigh & before, 0}, x[0]);
-  mma_m16n8k16(x[1], w[0], {kLow, kLow & before}, sum);
-  mma_m16n8k16(x[1], w[0], {kHigh, kHigh & before}, x[1]);
-  mma_m16n8k16(sum, w[0], {kLow, kLow}, sum);
-  mma_m16n8k16(sum, w[0], {kHigh, kHigh}, sum);
+  mma_m16n8k16(x[0], w[0], {before, 0}, sum);
+  mma_m16n8k16(x[1], w[0], {kOnes, before}, sum);
+  mma_m16n8k16(sum, w[0], {kOnes, kOnes}, sum);
 }
 // [/doc:running_sums]
 
-// The same of float decays: here each, times log2(e), is the sum of two tf32.
+// The same of float decays: here each is the sum of two tf32.
 __device__ __forceinline__ void running_sums(float (&x)[2][4], float (&sum)[4], const float* w_smem,
                                              int pitch) {
   const int lane = threadIdx.x % kWarp;
@@ -105,7 +103,7 @@ __device__ __forceinline__ void running_sums(float (&x)[2][4], float (&sum)[4], 
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int j = step * 8 + column + i / 2 * 4;
-      const float w = finite_decay(w_smem[j * pitch + row + i % 2 * 8]) * kLog2e;
+      const float w = finite_decay(w_smem[j * pitch + row + i % 2 * 8]);
       high[i] = __float_as_uint(w) & 0xffffe000u;  // what tf32 keeps of a float
       low[i] = __float_as_uint(w - __uint_as_float(high[i]));
       before[i / 2][i % 2] =
@@ -201,7 +199,7 @@ __global__ void __launch_bounds__(Tiling::kThreads)
   float sum[4] = {};           // of the decays so far, of columns lane / 4 and lane / 4 + 8
   const int column = e0 + warp * 16 + lane / 4;  // and the one 8 after it
   // To base 2, what is left of a state: nothing of rows that there are not.
-  const auto left = [&](int i) { return column + i * 8 < k.D ? sum[2 * i] : -INFINITY; };
+  const auto left = [&](int i) { return column + i * 8 < k.D ? sum[2 * i] * kLog2e : -INFINITY; };
   // [doc:segment_walk]
   for (int step = 0; step < Tiling::kSlots - 1; ++step) load(step);
 #pragma unroll 1
@@ -222,8 +220,8 @@ __global__ void __launch_bounds__(Tiling::kThreads)
       for (int half = 0; half < 2; ++half) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          const float k0 = k_rmem[i][half * 2] * exp2_approx(x[i][half * 2]);
-          const float k1 = k_rmem[i][half * 2 + 1] * exp2_approx(x[i][half * 2 + 1]);
+          const float k0 = k_rmem[i][half * 2] * exp2_approx(x[i][half * 2] * kLog2e);
+          const float k1 = k_rmem[i][half * 2 + 1] * exp2_approx(x[i][half * 2 + 1] * kLog2e);
           high[half][i] = pack_high(k0, k1);
           low[half][i] = pack_low(k0, k1, high[half][i]);
         }
