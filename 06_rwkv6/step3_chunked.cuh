@@ -27,8 +27,8 @@
 //
 // What memory moves: every operand once.
 //
-// What limits it: latency. A multiprocessor has two or three warps per scheduler, which wait for
-// tensor cores, shared memory and each other.
+// What limits it: latency. A multiprocessor has two warps per scheduler, which wait for tensor
+// cores, shared memory and each other.
 //
 // What the next step removes: the walk of one block along the whole sequence, where there are fewer
 // heads than multiprocessors.
@@ -146,8 +146,10 @@ void chunked_segments(const Rwkv6Operands<T>& x, const Segments& segments, cudaS
     part.initial_state = state_rows(x.initial_state, e, kE);
     part.final_state = state_rows(x.final_state, e, kE);
     Segments part_segments = segments;
-    part_segments.added += e / 8 * segments.column_tiles * kWarp;
-    part_segments.log_decay += e;
+    if (segments.count > 1) {
+      part_segments.added += e / 8 * segments.column_tiles * kWarp;
+      part_segments.log_decay += e;
+    }
     launch_chunked<Tiling<T, kE, 16, 4, 1, 2, 64, 1>>(part, part_segments, e > 0, stream);
   }
 }
