@@ -12,8 +12,8 @@ namespace attn::rwkv6 {
 // v and w twice, and where they gain little they lose.
 template <class T>
 bool prefers_chunked_parallel(int64_t heads, int64_t L, int64_t E, int64_t M) {
-  return cost_of<T>(best_cut<T>(heads, L, E, M), heads, E, M) <
-         0.85 * cost_of<T>({1, L}, heads, E, M);
+  const Blocks blocks = blocks_of<T>(heads, E, M);
+  return cost_of(best_cut(L, blocks), blocks) < 0.85 * cost_of({1, L}, blocks);
 }
 // [/doc:pick]
 

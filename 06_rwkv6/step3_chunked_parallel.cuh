@@ -37,38 +37,36 @@ struct Cut {
   int64_t count, rows;
 };
 
-// Blocks of a segment of every head, and how many run at a time.
-inline int64_t blocks_of_segment(int64_t heads, int64_t E, int64_t M) {
-  return heads * ((M + column_tile(E) - 1) / column_tile(E));
-}
+// The blocks of one segment of every head, and how many blocks run at a time.
+struct Blocks {
+  int64_t of_segment, at_a_time;
+};
 template <class T>
-int64_t blocks_at_a_time(int64_t E) {
-  return multiprocessors() * (sizeof(T) == 2 && E <= 64 ? 2 : 1);
+Blocks blocks_of(int64_t heads, int64_t E, int64_t M) {
+  return {heads * ((M + column_tile(E) - 1) / column_tile(E)),
+          multiprocessors() * (sizeof(T) == 2 && E <= 64 ? 2 : 1)};
 }
 
 // How long a cut takes, in rows that a block walks. Blocks run in waves. A block's beginning and end
 // take as long as some rows, as do the other launch, and reading what a segment adds: measured on an
 // H200 at E = 64 and 128.
-template <class T>
-int64_t cost_of(const Cut& cut, int64_t heads, int64_t E, int64_t M) {
+inline int64_t cost_of(const Cut& cut, const Blocks& blocks) {
   constexpr int64_t kBlock = 128, kLaunch = 128, kSegment = 8;
-  const int64_t blocks = blocks_of_segment(heads, E, M) * cut.count;
-  const int64_t waves = (blocks + blocks_at_a_time<T>(E) - 1) / blocks_at_a_time<T>(E);
+  const int64_t waves = (blocks.of_segment * cut.count + blocks.at_a_time - 1) / blocks.at_a_time;
   return waves * (cut.rows + kBlock) + (cut.count > 1 ? kLaunch + cut.count * kSegment : 0);
 }
 
 // The best cut for heads that do not fill the multiprocessors; others stay whole.
-template <class T>
-Cut best_cut(int64_t heads, int64_t L, int64_t E, int64_t M) {
+inline Cut best_cut(int64_t L, const Blocks& blocks) {
   constexpr int64_t kWholeRounds = 32;  // the rows of a round, or of two
   Cut best = {1, L};
-  const int64_t idle = blocks_at_a_time<T>(E) / blocks_of_segment(heads, E, M);
+  const int64_t idle = blocks.at_a_time / blocks.of_segment;
   if (idle == 0) return best;
   // One wave, or some more for what a wave leaves idle.
   for (int64_t wanted = 2; wanted <= idle + 8; ++wanted) {
     const int64_t rows = (L + wanted * kWholeRounds - 1) / (wanted * kWholeRounds) * kWholeRounds;
     const Cut cut = {(L + rows - 1) / rows, rows};
-    if (best.count == 1 || cost_of<T>(cut, heads, E, M) < cost_of<T>(best, heads, E, M)) best = cut;
+    if (best.count == 1 || cost_of(cut, blocks) < cost_of(best, blocks)) best = cut;
   }
   return best;
 }
@@ -82,7 +80,7 @@ void chunked_parallel_rwkv6(const Rwkv6Operands<T>& operands, cudaStream_t strea
   const int64_t B = x.r.B, H = x.r.H, L = x.r.L, E = x.r.D, M = x.v.D;
   // In place, the last segment could store the final state before others have read the initial one.
   const bool in_place = x.final_state.data != nullptr && x.final_state.data == x.initial_state.data;
-  const Cut cut = in_place ? Cut{1, L} : best_cut<T>(B * H, L, E, M);
+  const Cut cut = in_place ? Cut{1, L} : best_cut(L, blocks_of<T>(B * H, E, M));
   // Whole tiles of the blocks of both launches.
   const auto padded = [](int64_t size, int64_t tile) { return (size + tile - 1) / tile * tile; };
   const int64_t eights = padded(E, row_tile(E)) / 8;
