@@ -79,8 +79,8 @@ __device__ __forceinline__ void running_sums(float (&x)[2][4], float (&sum)[4],
   load_values_a(w, w_smem, pitch);
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const float2 pair = to_floats(w[0][i]);
-    w[0][i] = pack_high(finite_decay(pair.x), finite_decay(pair.y));
+    const float2 decays = to_floats(w[0][i]);
+    w[0][i] = pack_high(finite_decay(decays.x), finite_decay(decays.y));
   }
   mma_m16n8k16(x[0], w[0], {before, 0}, sum);
   mma_m16n8k16(x[1], w[0], {kOnes, before}, sum);
