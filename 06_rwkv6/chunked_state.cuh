@@ -161,19 +161,16 @@ class StateWarp {
 
   // [doc:load_state]
   // The state before the block's segment: the initial state, through the segments before; or zero
-  // through as many of them as there is anything left of. With strong decays that is one, which is
-  // read before that is known.
+  // through as many of them as there is anything left of.
   __device__ __forceinline__ void load_state() {
-    if (block_.segment > 0) {
-      grid_dependency_wait();  // what the segments do is written
-      pass_segment(block_.segment - 1);
-    }
     const auto& segments = block_.segments;
+    const int64_t index = segments.index(block_.b * block_.x.k.H + block_.h, 0);
+    if (block_.segment > 0) grid_dependency_wait();  // what the segments do is written
     int first = block_.segment;
     bool some_left = true;  // of the state before `first`, in any row
     float left[Tiling::kE / kWarp] = {};
     while (first > 0 && some_left) {
-      const float* log_decay = segments.log_decay_of(segment_index(--first)) + lane_;
+      const float* log_decay = segments.log_decay_of(index + --first) + lane_;
       some_left = false;
 #pragma unroll
       for (int i = 0; i < Tiling::kE / kWarp; ++i) {
@@ -183,43 +180,26 @@ class StateWarp {
       some_left = __any_sync(kFullWarp, some_left);
     }
     const auto& initial = block_.x.initial_state;
-    const bool from_initial = some_left && initial.data != nullptr;
-    if (first >= block_.segment - 1 && !from_initial) return;
-#pragma unroll
-    for (int n = 0; n < Tiling::kE / 8; ++n) {
-#pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) S_[tile][n][i] = 0;
-      }
+    if (some_left && initial.data != nullptr) {
+      visit_state(initial, [](float& S, const float& x) { S = x; });
     }
-    if (from_initial) visit_state(initial, [](float& S, const float& x) { S = x; });
 #pragma unroll 1
-    for (int segment = first; segment < block_.segment; ++segment) pass_segment(segment);
-  }
-
-  __device__ __forceinline__ int64_t segment_index(int segment) const {
-    return block_.segments.index(block_.b * block_.x.k.H + block_.h, segment);
-  }
-
-  // S becomes what it is after the segment.
-  __device__ __forceinline__ void pass_segment(int segment) {
-    const auto& segments = block_.segments;
-    const int64_t index = segment_index(segment);
-    const float* log_decay = segments.log_decay_of(index) + lane_ % 4 * 2;
-    const float4* added = segments.added_by(index, m0_ / 16) + lane_;
+    for (int segment = first; segment < block_.segment; ++segment) {
+      const float* log_decay = segments.log_decay_of(index + segment) + lane_ % 4 * 2;
+      const float4* added = segments.added_by(index + segment, m0_ / 16) + lane_;
 #pragma unroll
-    for (int n = 0; n < Tiling::kE / 8; ++n) {
-      const float2 log_d = load_pair(log_decay + n * 8);
-      const float2 d = {exp2_approx(log_d.x), exp2_approx(log_d.y)};
+      for (int n = 0; n < Tiling::kE / 8; ++n) {
+        const float2 log_d = load_pair(log_decay + n * 8);
+        const float2 d = {exp2_approx(log_d.x), exp2_approx(log_d.y)};
 #pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) {
-        const float4 A = added[(n * segments.column_tiles + tile) * kWarp];
-        float(&S)[4] = S_[tile][n];
-        S[0] = S[0] * d.x + A.x;
-        S[1] = S[1] * d.y + A.y;
-        S[2] = S[2] * d.x + A.z;
-        S[3] = S[3] * d.y + A.w;
+        for (int tile = 0; tile < kTiles; ++tile) {
+          const float4 A = added[(n * segments.column_tiles + tile) * kWarp];
+          float(&S)[4] = S_[tile][n];
+          S[0] = S[0] * d.x + A.x;
+          S[1] = S[1] * d.y + A.y;
+          S[2] = S[2] * d.x + A.z;
+          S[3] = S[3] * d.y + A.w;
+        }
       }
     }
   }
