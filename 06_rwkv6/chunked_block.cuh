@@ -7,16 +7,19 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <type_traits>
 
 #include "06_rwkv6/operands.cuh"
+#include "common/ptx/block_barrier.cuh"
+#include "common/ptx/named_barrier.cuh"
 
 namespace attn::rwkv6 {
 
 constexpr int kWarp = 32;
 constexpr int kSubChunk = 16;  // rows of an mma.sync tile
-// A sub-chunk's rows and decays as they follow each other in time: 16 rows have 17 places between
-// and around their decays. At place p row p - 1 has been written, and row p is read.
-constexpr int kPlaces = kSubChunk + 1;
+
+constexpr float kLog2e = 1.4426950408889634f;
+constexpr float kNothing = -126;  // below it, exp2_approx gives 0
 
 // [doc:uncut]
 // Tensor cores cut a float off after 10 bits of mantissa, half a unit of them too low on average:
@@ -82,22 +85,25 @@ struct SharedStorage {
   alignas(16) T v[Tiling::kSlots + 1][Tiling::kRows][Tiling::kPitchV];
   Packet<Tiling> packets[2][Tiling::kSubChunks];
   alignas(8) float u[Tiling::kE];
-  // Of each slab of a sub-chunk the first place that is not in its packet: 17, but for strong
-  // decays.
-  int next_place[2][Tiling::kSubChunks][Tiling::kSlabs];
 };
 
 // [doc:segments]
 // The parts of every sequence that are walked at the same time.
 struct Segments {
-  int count;   // of a sequence
-  int rows;    // of each but the last
-  int walked;  // by this launch: all of them, or the first so many
-  // What each segment but the last does to the state: S becomes 2^log_decay S + added. Written by a
-  // launch without outputs, read by one with outputs; null: there is one segment only. Of each
-  // (b, h), segment and tile of columns the elements follow each other as the lanes hold them.
-  float4* added = nullptr;     // [B * H, count - 1, column tiles, kE * kM / 4]
-  float* log_decay = nullptr;  // [B * H, count - 1, kE]
+  int count;             // of a sequence
+  int rows;              // of each but the last
+  int eights = 0;        // of rows of a state, padded to whole tiles of blocks
+  int column_tiles = 0;  // of 16, of a state, padded likewise
+  // What each segment but the last does to the state: S becomes 2^log_decay S + added. The elements
+  // of `added` follow each other as the lanes of a state warp hold them.
+  float4* added = nullptr;     // [B * H, count - 1, eights, column tiles, 32]
+  float* log_decay = nullptr;  // [B * H, count - 1, eights * 8]; -inf of rows that E does not have
+
+  __device__ int64_t index(int64_t head, int segment) const { return head * (count - 1) + segment; }
+  __device__ float4* added_by(int64_t index, int column_tile) const {
+    return added + (index * eights * column_tiles + column_tile) * kWarp;
+  }
+  __device__ float* log_decay_of(int64_t index) const { return log_decay + index * eights * 8; }
 };
 // [/doc:segments]
 
@@ -107,48 +113,45 @@ struct Block {
   const Rwkv6Operands<typename Tiling::T>& x;
   const Segments& segments;
   SharedStorage<Tiling>& smem;
-  bool aligned;  // every row of every operand begins on 16 bytes and holds whole 16 bytes
-  int64_t b, h;  // the head
-  int segment;   // of its sequence
-  int column_tile, column_tiles;
+  bool aligned;    // every row of every operand begins on 16 bytes and holds whole 16 bytes
+  int64_t b, h;    // the head
+  int segment;     // of its sequence
   int m0;          // the first value column
   int begin, end;  // rows
   int rounds;
 
-  // Where a segment of the block's head has what it does to the state.
-  __device__ __forceinline__ float* log_decay(int of) const {
-    return segments.log_decay + ((b * x.k.H + h) * (segments.count - 1) + of) * Tiling::kE;
+  // [doc:meet]
+  // All warps of the block meet, from the different loops of their two jobs. For compute-sanitizer the
+  // barrier is one function, never inlined, in a build of its own: the compiler finds fewer registers
+  // around a call (see stage 05).
+  __device__ __forceinline__ void meet() const {
+#ifdef ATTN_FOR_COMPUTE_SANITIZER
+    all_warps_sync();
+#else
+    named_barrier_sync(1, Tiling::kThreads);
+#endif
   }
-  __device__ __forceinline__ float4* added(int of) const {
-    const int64_t tile = ((b * x.k.H + h) * (segments.count - 1) + of) * column_tiles + column_tile;
-    return segments.added + tile * (Tiling::kE * Tiling::kM / 4);
-  }
-
-  // Whether parts of sub-chunk `sub` are in no packet yet.
-  __device__ __forceinline__ bool incomplete(int round, int sub) const {
-    bool some = false;
-#pragma unroll
-    for (int i = 0; i < Tiling::kSlabs; ++i) some |= smem.next_place[round % 2][sub][i] < kPlaces;
-    return some;
-  }
-  __device__ __forceinline__ bool any_incomplete(int round) const {
-    bool some = false;
-#pragma unroll
-    for (int sub = 0; sub < Tiling::kSubChunks; ++sub) some |= incomplete(round, sub);
-    return some;
-  }
+  // [/doc:meet]
 };
 
 // --- Pairs of elements ----------------------------------------------------------------------------
 
+// As it lies in memory: two floats, or two bf16 in a word, the first in the low half.
+template <class T>
+using Pair = std::conditional_t<sizeof(T) == 4, float2, uint32_t>;
+
 __device__ __forceinline__ float2 load_pair(const float* x) {
   return *reinterpret_cast<const float2*>(x);
 }
-__device__ __forceinline__ float2 load_pair(const __nv_bfloat16* x) {
+__device__ __forceinline__ uint32_t load_pair(const __nv_bfloat16* x) {
   struct __attribute__((may_alias)) Word {
     uint32_t bits;
   };
-  const uint32_t pair = reinterpret_cast<const Word*>(x)->bits;
+  return reinterpret_cast<const Word*>(x)->bits;
+}
+
+__device__ __forceinline__ float2 to_floats(float2 pair) { return pair; }
+__device__ __forceinline__ float2 to_floats(uint32_t pair) {
   return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u)};
 }
 
@@ -162,7 +165,9 @@ __device__ __forceinline__ void store_pair(__nv_bfloat16* x, float x0, float x1)
 // Two floats rounded to bf16, the first in the low half; and what that leaves of them.
 __device__ __forceinline__ uint32_t pack_high(float x0, float x1) {
   const __nv_bfloat162 pair = __floats2bfloat162_rn(x0, x1);
-  return uint32_t(__bfloat16_as_ushort(pair.x)) | uint32_t(__bfloat16_as_ushort(pair.y)) << 16;
+  uint32_t bits;
+  __builtin_memcpy(&bits, &pair, sizeof bits);
+  return bits;
 }
 __device__ __forceinline__ uint32_t pack_low(float x0, float x1, uint32_t high) {
   return pack_high(x0 - __uint_as_float(high << 16), x1 - __uint_as_float(high & 0xffff0000u));

@@ -14,6 +14,8 @@ class RowLoader {
   static constexpr int kVector = 16 / sizeof(T);
   static constexpr int kPerRow = kWidth / kVector;
   static constexpr int kRowStep = kThreads / kPerRow;
+  static constexpr int kPasses = kRows / kRowStep;
+  static constexpr int kSources = kPasses <= 4 ? kPasses : 1;  // addresses kept in registers
   static_assert(kThreads % kPerRow == 0 && kRows % kRowStep == 0);
 
  public:
@@ -23,40 +25,51 @@ class RowLoader {
       : row_(thread / kPerRow),
         d_(thread % kPerRow * kVector),
         columns_(static_cast<int>(x.D) - column),
-        stride_(x.stride_l),
-        source_(x.row(b, h, first + row_) + column + d_) {}
+        stride_(x.stride_l) {
+#pragma unroll
+    for (int i = 0; i < kSources; ++i) {
+      source_[i] = x.row(b, h, first - kRows + row_ + i * kRowStep) + column + d_;
+    }
+  }
 
   // Starts the copy of the next tile, of which the first `rows` are there; the rest is zeros. Every
   // row must begin on 16 bytes and hold whole 16 bytes.
   template <int kPitch>
   __device__ __forceinline__ void load(T (&smem)[kRows][kPitch], int rows) {
+    advance();
 #pragma unroll
-    for (int pass = 0; pass < kRows / kRowStep; ++pass) {
+    for (int pass = 0; pass < kPasses; ++pass) {
       const int row = row_ + pass * kRowStep;
-      cp_async<16>(&smem[row][d_], source_ + pass * kRowStep * stride_,
-                   row < rows && d_ < columns_);
+      const T* source = source_[pass % kSources] + pass / kSources * kRowStep * stride_;
+      cp_async<16>(&smem[row][d_], source, row < rows && d_ < columns_);
     }
-    source_ += kRows * stride_;
   }
 
   // The same for rows that begin anywhere, element by element.
   template <int kPitch>
   __device__ __forceinline__ void load_elements(T (&smem)[kRows][kPitch], int rows) {
+    advance();
 #pragma unroll 1
     for (int row = row_; row < kRows; row += kRowStep) {
 #pragma unroll
       for (int i = 0; i < kVector; ++i) {
         const bool inside = row < rows && d_ + i < columns_;
-        smem[row][d_ + i] = inside ? source_[(row - row_) * stride_ + i] : T(0.0f);
+        smem[row][d_ + i] = inside ? source_[0][(row - row_) * stride_ + i] : T(0.0f);
       }
     }
-    source_ += kRows * stride_;
   }
 
  private:
+  // Before the copies, not after them: a copy holds its address until it is on its way, and an
+  // addition to it would wait for that.
+  __device__ __forceinline__ void advance() {
+#pragma unroll
+    for (int i = 0; i < kSources; ++i) source_[i] += kRows * stride_;
+  }
+
   int row_, d_, columns_;
   int64_t stride_;
-  const T* source_;
+  const T* source_[kSources];  // in the tile before
 };
 
 }  // namespace attn::rwkv6

@@ -7,7 +7,6 @@
 
 #include "06_rwkv6/chunked_block.cuh"
 #include "06_rwkv6/chunked_load.cuh"
-#include "common/ptx/block_barrier.cuh"
 #include "common/ptx/cp_async.cuh"
 #include "common/ptx/exp2.cuh"
 #include "common/ptx/ldmatrix.cuh"
@@ -16,117 +15,120 @@
 
 namespace attn::rwkv6 {
 
-constexpr float kLog2e = 1.4426950408889634f;
-// The largest |h| of a packet, to base 2. Factors from 2^-96 to 2^96 leave the products of inputs up
-// to 2^31 inside the range of a float, and of r and k all that is above 2^-30. It is exp(-133) in
-// all, which 16 steps of -exp(N(0, 1)) reach in one column of 40000.
+// The largest exponent of a factor of the scores, to base 2. Factors from 2^-96 to 2^96 leave the
+// products of inputs up to 2^31 inside the range of a float, and of r and k all that is above 2^-30.
+// It is exp(-133) in all, which 16 steps of -exp(N(0, 1)) reach in one column of 40000.
 constexpr float kMildest = 96;
 
-// [doc:window]
-// The places of a sub-chunk that go into one packet: all 17, unless decays are strong.
-struct Window {
-  int first, last;
-  __device__ bool contains(int place) const { return first <= place && place <= last; }
-  __device__ bool reads(int row) const { return contains(row); }
-  __device__ bool writes(int row) const { return contains(row + 1); }
-  // Whether row's decay lies between two places of the window.
-  __device__ bool decays(int row) const { return first <= row && row < last; }
-};
-// [/doc:window]
-
 // [doc:centred_decays]
-// The exponents of 16 rows and 8 kGroup columns, to base 2, as accumulator fragments. Let W be the
-// sum of the window's decays and h = W / 2. `write` is the sum up to and including row i's own decay,
-// minus h: the product of a triangle of +-1/2 log2(e) and the decays. `read` is without row i's own:
-// a diagonal of -log2(e) more. The weights are sums of two bf16.
-template <bool kWhole, int kGroup>
-__device__ __forceinline__ void centred_decays(float (&read)[kGroup][4], float (&write)[kGroup][4],
-                                               const __nv_bfloat16* w_smem, int pitch,
-                                               Window window) {
-  // 1/2 log2(e) = 185/256 - 43/32768, to 5e-6. A pair of bf16, and the same with either sign.
-  constexpr uint32_t kHigh = 0x3f393f39u, kLow = 0xbaacbaacu, kSigns = 0x80008000u;
-  constexpr uint32_t kExponent = 0x00800080u;  // twice as much
+// Sums of a sub-chunk's 16 decays of each column, as accumulator fragments: the products of three
+// matrices of +-1/2 with the decays. h is half of all of them; `read` is the sum of those before row
+// i, minus h; `write` is up to and including row i's own, minus h.
+template <int kTiles>
+struct DecaySums {
+  float read[kTiles][4], write[kTiles][4], h[kTiles][4];
+};
+
+template <int kTiles>
+__device__ __forceinline__ DecaySums<kTiles> sum_decays(const __nv_bfloat16* w_smem, int pitch) {
+  constexpr uint32_t kHalf = 0x3f003f00u, kSigns = 0x80008000u;  // a pair of bf16: 1/2; minus it
   const int lane = threadIdx.x % kWarp;
   const int row = lane / 4, pair = lane % 4 * 2;
-  // Of the 8 x 8 quarters of a matrix of weights two lie on the diagonal, and are the same.
-  const uint32_t minus = (pair > row ? 0x8000u : 0) | (pair + 1 > row ? 0x80000000u : 0);
-  const uint32_t own = (pair == row ? 0xffffu : 0) | (pair + 1 == row ? 0xffff0000u : 0);
-  const uint32_t high[4] = {kHigh ^ minus, kHigh, kHigh ^ kSigns, kHigh ^ minus};
-  const uint32_t low[4] = {kLow ^ minus, kLow, kLow ^ kSigns, kLow ^ minus};
-  const uint32_t own_high = ((kHigh + kExponent) ^ kSigns) & own;
-  const uint32_t own_low = ((kLow + kExponent) ^ kSigns) & own;
-
-  uint32_t w[kGroup / 2][4];
+  // Of the 8 x 8 quarters of a matrix two lie on the diagonal, and are the same.
+  const uint32_t reads = kHalf | (pair >= row ? 0x8000u : 0) | (pair + 1 >= row ? 0x80000000u : 0);
+  const uint32_t writes = kHalf | (pair > row ? 0x8000u : 0) | (pair + 1 > row ? 0x80000000u : 0);
+  const float zero[4] = {};
+  DecaySums<kTiles> sums;
 #pragma unroll
-  for (int n = 0; n < kGroup; n += 2) {
-    ldmatrix_trans(w[n / 2], w_smem + lane % 16 * pitch + n * 8 + lane / 16 * 8);
-    if constexpr (!kWhole) {
-      // A decay outside the window must not count even if it is -inf.
+  for (int n = 0; n < kTiles; n += 2) {
+    uint32_t w[4];
+    ldmatrix_trans(w, w_smem + lane % 16 * pitch + n * 8 + lane / 16 * 8);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int j = pair + i % 2 * 8;
-        w[n / 2][i] &= (window.decays(j) ? 0xffffu : 0) | (window.decays(j + 1) ? 0xffff0000u : 0);
-      }
+    for (int i = 0; i < 2; ++i) {
+      const uint32_t w_n[2] = {w[2 * i], w[2 * i + 1]};
+      mma_m16n8k16(sums.h[n + i], {kHalf, kHalf, kHalf, kHalf}, w_n, zero);
+      mma_m16n8k16(sums.read[n + i], {reads, kHalf, kHalf | kSigns, reads}, w_n, zero);
+      mma_m16n8k16(sums.write[n + i], {writes, kHalf, kHalf | kSigns, writes}, w_n, zero);
     }
   }
-  const float zero[4] = {};
-#pragma unroll
-  for (int n = 0; n < kGroup; ++n) {
-    const uint32_t w_n[2] = {w[n / 2][n % 2 * 2], w[n / 2][n % 2 * 2 + 1]};
-    mma_m16n8k16(write[n], low, w_n, zero);
-    mma_m16n8k16(write[n], high, w_n, write[n]);
-    mma_m16n8k16(read[n], {own_low, 0, 0, own_low}, w_n, write[n]);
-    mma_m16n8k16(read[n], {own_high, 0, 0, own_high}, w_n, read[n]);
-  }
+  return sums;
 }
 // [/doc:centred_decays]
 
-// The same of float decays: here each, times log2(e), is the sum of two tf32, and its own decay is
-// taken from a row by subtraction.
-template <bool kWhole, int kGroup>
-__device__ __forceinline__ void centred_decays(float (&read)[kGroup][4], float (&write)[kGroup][4],
-                                               const float* w_smem, int pitch, Window window) {
+// The same of float decays: here each is the sum of two tf32, and its own decay is taken from a row
+// by subtraction.
+template <int kTiles>
+__device__ __forceinline__ DecaySums<kTiles> sum_decays(const float* w_smem, int pitch) {
   const int lane = threadIdx.x % kWarp;
   const int row = lane / 4, column = lane % 4;
+  DecaySums<kTiles> sums = {};
 #pragma unroll
-  for (int n = 0; n < kGroup; ++n) {
+  for (int step = 0; step < 2; ++step) {
+    const int j = step * 8 + column;
+    uint32_t weights[4], halves[4];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) write[n][i] = 0;
+    for (int i = 0; i < 4; ++i) {
+      weights[i] = __float_as_uint(j + i / 2 * 4 <= row + i % 2 * 8 ? 0.5f : -0.5f);
+      halves[i] = __float_as_uint(0.5f);
+    }
 #pragma unroll
-    for (int step = 0; step < 2; ++step) {
-      const int j = step * 8 + column;
-      uint32_t weights[4], high[2], low[2];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        weights[i] = __float_as_uint(j + i / 2 * 4 <= row + i % 2 * 8 ? 0.5f : -0.5f);
-      }
+    for (int n = 0; n < kTiles; ++n) {
+      uint32_t high[2], low[2];
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const bool inside = kWhole || window.decays(j + i * 4);
-        const float w = inside ? w_smem[(j + i * 4) * pitch + n * 8 + row] * kLog2e : 0;
+        const float w = w_smem[(j + i * 4) * pitch + n * 8 + row];
         high[i] = __float_as_uint(w) & 0xffffe000u;  // what tf32 keeps of a float
         low[i] = __float_as_uint(w - __uint_as_float(high[i]));
       }
-      mma_m16n8k8_tf32(write[n], weights, high, write[n]);
-      mma_m16n8k8_tf32(write[n], weights, low, write[n]);
+      mma_m16n8k8_tf32(sums.h[n], halves, low, sums.h[n]);
+      mma_m16n8k8_tf32(sums.h[n], halves, high, sums.h[n]);
+      mma_m16n8k8_tf32(sums.write[n], weights, low, sums.write[n]);
+      mma_m16n8k8_tf32(sums.write[n], weights, high, sums.write[n]);
     }
+  }
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const int own = row + i / 2 * 8;
-      const bool inside = kWhole || window.decays(own);
-      const float w = inside ? w_smem[own * pitch + n * 8 + column * 2 + i % 2] : 0;
-      read[n][i] = write[n][i] - w * kLog2e;
+      const float own = w_smem[(row + i / 2 * 8) * pitch + n * 8 + column * 2 + i % 2];
+      sums.read[n][i] = sums.write[n][i] - own;
+    }
+  }
+  return sums;
+}
+
+// Rows row and row + 8 of a slab, columns 2t and 2t + 1 of every eight.
+template <int kTiles>
+__device__ __forceinline__ void load_rows(uint32_t (&x)[kTiles][2], const __nv_bfloat16* smem,
+                                          int pitch) {
+  const int lane = threadIdx.x % kWarp;
+#pragma unroll
+  for (int n = 0; n < kTiles; n += 2) {
+    uint32_t pairs[4];
+    ldmatrix(pairs, smem + lane % 16 * pitch + lane / 16 * 8 + n * 8);
+    x[n][0] = pairs[0];
+    x[n][1] = pairs[1];
+    x[n + 1][0] = pairs[2];
+    x[n + 1][1] = pairs[3];
+  }
+}
+template <int kTiles>
+__device__ __forceinline__ void load_rows(float2 (&x)[kTiles][2], const float* smem, int pitch) {
+  const int lane = threadIdx.x % kWarp;
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      x[n][i] = load_pair(smem + (lane / 4 + i * 8) * pitch + n * 8 + lane % 4 * 2);
     }
   }
 }
 
-// One preparing warp: it owns a slab of columns of one sub-chunk of every round. Without kOutputs
-// only the state is wanted, and r is not read.
-template <class Tiling, bool kOutputs>
+// One preparing warp: it owns a slab of columns of one sub-chunk of every round.
+template <class Tiling>
 class PreparingWarp {
   using T = typename Tiling::T;
   static constexpr int kTiles = Tiling::kSlab / 8;
-  static constexpr int kGroup = Tiling::kSlab == 32 ? 4 : 2;  // times 8 columns, taken at a time
   static constexpr int kPitch = Tiling::kPitch;
   static constexpr int kThreads = Tiling::kPrepareWarps * kWarp;
 
@@ -145,20 +147,18 @@ class PreparingWarp {
   // [doc:preparing_rounds]
   // In round r the packets of round r + 1 are prepared.
   __device__ __forceinline__ void run() {
-    load_bonus();
     for (int round = 0; round < Tiling::kSlots - 1; ++round) load(round);
+    load_bonus();
 #pragma unroll 1
     for (int round = -1; round < block_.rounds; ++round) {
       // All copies but those of the latest rounds: the rows of round + 1 have arrived ...
       cp_async_wait<Tiling::kSlots - 2>();
       // ... from all threads. The packets of `round` are whole before they are taken; and those of
       // round - 1 taken, and their rows of v used, before they are overwritten.
-      all_warps_sync();
-      if (round >= 0 && block_.any_incomplete(round)) prepare_the_rest(round);
+      block_.meet();
       load(round + Tiling::kSlots);
-      if (round + 1 < block_.rounds) prepare_from(round + 1, 0);
+      if (round + 1 < block_.rounds && !prepare(round + 1)) prepare_strong(round + 1);
     }
-    if constexpr (!kOutputs) store_log_decay();
   }
   // [/doc:preparing_rounds]
 
@@ -166,10 +166,8 @@ class PreparingWarp {
   __device__ int thread() const { return threadIdx.x - Tiling::kStateWarps * kWarp; }
 
   __device__ __forceinline__ void load_bonus() {
-    if constexpr (kOutputs) {
-      for (int e = thread(); e < Tiling::kE; e += kThreads) {
-        block_.smem.u[e] = e < block_.x.u.D ? float(block_.x.u.row(0, block_.h, 0)[e]) : 0;
-      }
+    for (int e = thread(); e < Tiling::kE; e += kThreads) {
+      block_.smem.u[e] = e < block_.x.u.D ? float(block_.x.u.row(0, block_.h, 0)[e]) : 0;
     }
   }
 
@@ -180,12 +178,12 @@ class PreparingWarp {
       const int rows = block_.end - block_.begin - round * Tiling::kRows;
       const int slot = round % Tiling::kSlots, v_slot = round % (Tiling::kSlots + 1);
       if (block_.aligned) {
-        if constexpr (kOutputs) r_rows_.load(smem.r[slot], rows);
+        r_rows_.load(smem.r[slot], rows);
         k_rows_.load(smem.k[slot], rows);
         w_rows_.load(smem.w[slot], rows);
         v_rows_.load(smem.v[v_slot], rows);
       } else {
-        if constexpr (kOutputs) r_rows_.load_elements(smem.r[slot], rows);
+        r_rows_.load_elements(smem.r[slot], rows);
         k_rows_.load_elements(smem.k[slot], rows);
         w_rows_.load_elements(smem.w[slot], rows);
         v_rows_.load_elements(smem.v[v_slot], rows);
@@ -194,165 +192,158 @@ class PreparingWarp {
     cp_async_commit();
   }
 
-  // [doc:prepare_from]
-  // Prepares the sub-chunk's packet: whole if the decays allow it, else from `first` on as far as
-  // they allow.
-  __device__ __forceinline__ void prepare_from(int round, int first) {
-    Window window = {0, kPlaces - 1};
-    if (first > 0 || !prepare<true>(round, window)) {
-      window = find_window(round, first);
-      prepare<false>(round, window);
-    }
-    if (lane_ == 0) block_.smem.next_place[round % 2][sub_][slab_] = window.last + 1;
+  __device__ __forceinline__ Packet<Tiling>& packet(int round) const {
+    return block_.smem.packets[round % 2][sub_];
+  }
+  // The slab's first element.
+  __device__ __forceinline__ const T* slab(
+      const T (&x)[Tiling::kSlots][Tiling::kRows][Tiling::kPitch], int round) const {
+    return x[round % Tiling::kSlots][sub_ * kSubChunk] + column_;
   }
 
-  // The parts of strong sub-chunks that their first packet had no place for, packet by packet.
-  __device__ __forceinline__ void prepare_the_rest(int round) {
-#pragma unroll 1
-    for (int sub = 0; sub < Tiling::kSubChunks; ++sub) {
-#pragma unroll 1
-      while (block_.incomplete(round, sub)) {
-        const int first = block_.smem.next_place[round % 2][sub][slab_];
-        all_warps_sync();  // the packet before is taken, and everybody has seen that it is not the last
-        if (sub_ == sub) prepare_from(round, first);
-        all_warps_sync();  // this one is whole
-      }
-    }
-  }
-  // [/doc:prepare_from]
-
-  // [doc:find_window]
-  // The longest window from place `first` on in which no column of the slab decays too much; empty
-  // if all places are in packets. A decay that is too strong by itself, such as a reset, lies
-  // between two windows: there it decays the state only.
-  __device__ __forceinline__ Window find_window(int round, int first) const {
-    constexpr float kStrongest = -2 * kMildest / kLog2e;
-    const T* w = block_.smem.w[round % Tiling::kSlots][sub_ * kSubChunk] + column_;
-    const int pair = lane_ % (Tiling::kSlab / 2) * 2;
-    Window window = {first, first};
-    float sum0 = 0, sum1 = 0;
-    for (int row = first; row < kSubChunk; ++row) {
-      const float2 decay = load_pair(w + row * kPitch + pair);
-      sum0 += decay.x;
-      sum1 += decay.y;
-      if (!__all_sync(kFullWarp, sum0 >= kStrongest && sum1 >= kStrongest)) break;
-      window.last = row + 1;
-    }
-    return window;
-  }
-  // [/doc:find_window]
-
-  // What a lane has of 16 rows and kGroup * 8 columns, in the order of an accumulator.
-  __device__ __forceinline__ void load_group(float (&x)[kGroup][4], const T* rows) {
-#pragma unroll
-    for (int n = 0; n < kGroup; ++n) {
-      const float2 x0 = load_pair(rows + n * 8), x1 = load_pair(rows + n * 8 + 8 * kPitch);
-      x[n][0] = x0.x, x[n][1] = x0.y, x[n][2] = x1.x, x[n][3] = x1.y;
-    }
-  }
-
-  // Prepares the slab of a packet. kWhole: all of it, if that is possible; returns whether it was.
-  template <bool kWhole>
-  __device__ __forceinline__ bool prepare(int round, Window window) {
+  // [doc:prepare]
+  // Prepares the slab of a packet; returns whether its decays are mild enough for that.
+  __device__ __forceinline__ bool prepare(int round) {
     auto& smem = block_.smem;
-    auto& packet = smem.packets[round % 2][sub_];
-    const int slot = round % Tiling::kSlots;
-    const T* w = smem.w[slot][sub_ * kSubChunk] + column_;
-    const int row = lane_ / 4, pair = lane_ % 4 * 2;
-    const T* k_rows = smem.k[slot][sub_ * kSubChunk + row] + column_ + pair;
-    const T* r_rows = smem.r[slot][sub_ * kSubChunk + row] + column_ + pair;
-    bool mild = true;
-    float scores[2][4] = {}, bonus[2] = {};
-    // A few columns at a time: all is read from shared memory before anything is written to it, so that
-    // the reads do not wait. What turns out to be too strong is thrown away in the end.
+    Packet<Tiling>& packet = this->packet(round);
+    // Read before anything is stored: the compiler could not know that the stores leave them alone.
+    Pair<T> r_pairs[kTiles][2], k_pairs[kTiles][2];
+    load_rows(r_pairs, slab(smem.r, round), kPitch);
+    load_rows(k_pairs, slab(smem.k, round), kPitch);
+    const DecaySums<kTiles> sums = sum_decays<kTiles>(slab(smem.w, round), kPitch);
+    bool mild = true;  // a NaN, from an infinite decay, is not
 #pragma unroll
-    for (int n0 = 0; n0 < kTiles; n0 += kGroup) {
-      float read[kGroup][4], write[kGroup][4], k_group[kGroup][4], r_group[kGroup][4];
-      centred_decays<kWhole>(read, write, w + n0 * 8, kPitch, window);
-      load_group(k_group, k_rows + n0 * 8);
-      if constexpr (kOutputs) load_group(r_group, r_rows + n0 * 8);
+    for (int n = 0; n < kTiles; ++n) {
 #pragma unroll
-      for (int n = n0; n < n0 + kGroup; ++n) {
-        float(&x_read)[4] = read[n - n0];
-        float(&x_write)[4] = write[n - n0];
-        // [doc:decays]
-        // The last row has written all of the window's decays: h. The state comes in through the
-        // decay before the window, if there is one.
-        const float h0 = __shfl_sync(kFullWarp, x_write[2], 28 + lane_ % 4);
-        const float h1 = __shfl_sync(kFullWarp, x_write[3], 28 + lane_ % 4);
-        // A NaN, from an infinite decay, is no mild one either.
-        mild = mild && h0 >= -kMildest && h1 >= -kMildest;
-        float2 before = {0, 0};
-        if (!kWhole && 0 < window.first && window.first < kPlaces) {
-          before = load_pair(w + (window.first - 1) * kPitch + n * 8 + pair);
-        }
-        const float in0 = fmaf(before.x, kLog2e, h0), in1 = fmaf(before.y, kLog2e, h1);
-        const float out[2] = {exp2_approx(h0), exp2_approx(h1)};
-        const float in[2] = {kWhole ? out[0] : exp2_approx(in0),
-                             kWhole ? out[1] : exp2_approx(in1)};
-        if (row == 0) {
-          store_pair(&packet.decay[column_ + n * 8 + pair], in[0] * out[0], in[1] * out[1]);
-        }
-        if constexpr (!kOutputs) {
-          // (Of a packet that is thrown away it must not count.)
-          log_packet_[n][0] = in0 + h0;
-          log_packet_[n][1] = in1 + h1;
-        }
-        // [/doc:decays]
+      for (int i = 0; i < 2; ++i) mild = mild && sums.h[n][i] >= -kMildest / kLog2e;
+    }
+    if (!__all_sync(kFullWarp, mild)) return false;
 
-        // [doc:scaled_rows]
-        const float(&k)[4] = k_group[n - n0];
-        float k_score[4];
+    float scores[2][4] = {}, bonus[2] = {};
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const bool inside = kWhole || window.writes(row + i / 2 * 8);
-          k_score[i] = inside ? k[i] * exp2_approx(-x_write[i]) : 0;
-        }
+    for (int n = 0; n < kTiles; ++n) {
+      // [doc:scaled_rows]
+      const float2 r0 = to_floats(r_pairs[n][0]), r1 = to_floats(r_pairs[n][1]);
+      const float2 k0 = to_floats(k_pairs[n][0]), k1 = to_floats(k_pairs[n][1]);
+      float r[4] = {r0.x, r0.y, r1.x, r1.y}, k[4] = {k0.x, k0.y, k1.x, k1.y};
+      add_bonus(bonus, n, r, k);
 #pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          const int word = (column_ + n * 8 + pair) / 2;
-          const float k_state[2] = {k_score[2 * i] * out[0], k_score[2 * i + 1] * out[1]};
-          const uint32_t high = pack_high(k_state[0], k_state[1]);
-          packet.k_high[row + i * 8][word] = high;
-          packet.k_low[row + i * 8][word] = pack_low(k_state[0], k_state[1], high);
-        }
-        if constexpr (kOutputs) {
-          const float2 u = load_pair(smem.u + column_ + n * 8 + pair);
-          const float(&r)[4] = r_group[n - n0];
-          float r_score[4];
-#pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            const bool inside = kWhole || window.reads(row + i / 2 * 8);
-            r_score[i] = inside ? r[i] * exp2_approx(x_read[i]) : 0;
-            if (inside) bonus[i / 2] += r[i] * (i % 2 == 0 ? u.x : u.y) * k[i];
-          }
-          // Elements 1 and 2 of an accumulator are 2 and 1 of an A operand.
-          packet.r[column_ / 8 + n][lane_] = {
-              __float_as_uint(r_score[0] * in[0]), __float_as_uint(r_score[2] * in[0]),
-              __float_as_uint(r_score[1] * in[1]), __float_as_uint(r_score[3] * in[1])};
-          const uint32_t r_a[4] = {__float_as_uint(r_score[0]), __float_as_uint(r_score[2]),
-                                   __float_as_uint(r_score[1]), __float_as_uint(r_score[3])};
-#pragma unroll
-          for (int i = 0; i < 2; ++i) {
-            mma_m16n8k8_tf32(scores[i], r_a,
-                             {__float_as_uint(k_score[2 * i]), __float_as_uint(k_score[2 * i + 1])},
-                             scores[i]);
-          }
-        }
-        // [/doc:scaled_rows]
+      for (int i = 0; i < 4; ++i) {
+        r[i] *= exp2_approx(sums.read[n][i] * kLog2e);
+        k[i] *= exp2_approx(-sums.write[n][i] * kLog2e);
       }
-    }
-    if (kWhole && !__all_sync(kFullWarp, mild)) return false;
-    if constexpr (kOutputs) {
-      store_scores(packet.scores[slab_], scores, bonus);
-    } else {
+      add_scores(scores, r, k);
+      // From the sub-chunk's beginning to halfway, and from there to its end.
+      const float half[2] = {exp2_approx(sums.h[n][0] * kLog2e),
+                             exp2_approx(sums.h[n][1] * kLog2e)};
 #pragma unroll
-      for (int n = 0; n < kTiles; ++n) {
-        log_decay_[n][0] += log_packet_[n][0];
-        log_decay_[n][1] += log_packet_[n][1];
+      for (int i = 0; i < 4; ++i) {
+        r[i] *= half[i % 2];
+        k[i] *= half[i % 2];
       }
+      store_r(packet, n, r);
+      store_k(packet, n, k);
+      store_decay(packet, n, half[0] * half[0], half[1] * half[1]);
+      // [/doc:scaled_rows]
     }
+    store_scores(packet.scores[slab_], scores, bonus);
     return true;
+  }
+  // [/doc:prepare]
+
+  // [doc:prepare_strong]
+  // The same for any decays, row by row: no factor is over 1. A row's scores are its r times the keys
+  // before it, which decay on the way.
+  __device__ __forceinline__ void prepare_strong(int round) {
+    auto& smem = block_.smem;
+    Packet<Tiling>& packet = this->packet(round);
+    const int row = lane_ / 4, pair = lane_ % 4 * 2;
+    float scores[2][4] = {}, bonus[2] = {};
+#pragma unroll 1
+    for (int n = 0; n < kTiles; ++n) {
+      const T* w_rows = slab(smem.w, round) + n * 8 + pair;
+      float own_r[4], own_k[4];  // rows `row` and row + 8
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int offset = (row + half * 8) * kPitch + n * 8 + pair;
+        const float2 r_pair = to_floats(load_pair(slab(smem.r, round) + offset));
+        const float2 k_pair = to_floats(load_pair(slab(smem.k, round) + offset));
+        own_r[2 * half] = r_pair.x;
+        own_r[2 * half + 1] = r_pair.y;
+        own_k[2 * half] = k_pair.x;
+        own_k[2 * half + 1] = k_pair.y;
+      }
+      add_bonus(bonus, n, own_r, own_k);
+      float r[4], k[4] = {}, decay[2] = {1, 1};
+#pragma unroll 4
+      for (int i = 0; i < kSubChunk; ++i) {
+        const float2 w = to_floats(load_pair(w_rows + i * kPitch));
+        const float own_decay[2] = {exp2_approx(w.x * kLog2e), exp2_approx(w.y * kLog2e)};
+        float r_row[4];
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          const bool own = i == row + j / 2 * 8;
+          r_row[j] = own ? own_r[j] : 0;
+          if (own) r[j] = own_r[j] * decay[j % 2];
+        }
+        add_scores(scores, r_row, k);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          k[j] = i == row + j / 2 * 8 ? own_k[j] : k[j] * own_decay[j % 2];
+        }
+        decay[0] *= own_decay[0];
+        decay[1] *= own_decay[1];
+      }
+      store_r(packet, n, r);
+      store_k(packet, n, k);
+      store_decay(packet, n, decay[0], decay[1]);
+    }
+    store_scores(packet.scores[slab_], scores, bonus);
+  }
+  // [/doc:prepare_strong]
+
+  // bonus += r (u k), of the columns that the lane has of eight.
+  __device__ __forceinline__ void add_bonus(float (&bonus)[2], int n, const float (&r)[4],
+                                            const float (&k)[4]) const {
+    const float2 u = load_pair(block_.smem.u + column_ + n * 8 + lane_ % 4 * 2);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) bonus[i / 2] += r[i] * (i % 2 == 0 ? u.x : u.y) * k[i];
+  }
+
+  // scores += r k^T, of eight columns: accumulators of one product as operands of the next. Elements
+  // 1 and 2 of an accumulator are 2 and 1 of an A operand.
+  __device__ __forceinline__ void add_scores(float (&scores)[2][4], const float (&r)[4],
+                                             const float (&k)[4]) const {
+    const uint32_t r_bits[4] = {__float_as_uint(r[0]), __float_as_uint(r[2]), __float_as_uint(r[1]),
+                                __float_as_uint(r[3])};
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      mma_m16n8k8_tf32(scores[half], r_bits,
+                       {__float_as_uint(k[2 * half]), __float_as_uint(k[2 * half + 1])},
+                       scores[half]);
+    }
+  }
+
+  __device__ __forceinline__ void store_r(Packet<Tiling>& packet, int n,
+                                          const float (&r)[4]) const {
+    packet.r[column_ / 8 + n][lane_] = {__float_as_uint(r[0]), __float_as_uint(r[2]),
+                                        __float_as_uint(r[1]), __float_as_uint(r[3])};
+  }
+
+  __device__ __forceinline__ void store_k(Packet<Tiling>& packet, int n,
+                                          const float (&k)[4]) const {
+    const int row = lane_ / 4, word = (column_ + n * 8) / 2 + lane_ % 4;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const uint32_t high = pack_high(k[2 * half], k[2 * half + 1]);
+      packet.k_high[row + half * 8][word] = high;
+      packet.k_low[row + half * 8][word] = pack_low(k[2 * half], k[2 * half + 1], high);
+    }
+  }
+
+  __device__ __forceinline__ void store_decay(Packet<Tiling>& packet, int n, float x0,
+                                              float x1) const {
+    if (lane_ < 4) store_pair(&packet.decay[column_ + n * 8 + lane_ * 2], x0, x1);
   }
 
   // [doc:store_scores]
@@ -385,34 +376,10 @@ class PreparingWarp {
   }
   // [/doc:store_scores]
 
-  // What the state decays by over the block's segment: the sum over the sub-chunks of a round, which
-  // different warps have.
-  __device__ __forceinline__ void store_log_decay() const {
-    auto& packets = block_.smem.packets[0];
-    all_warps_sync();  // the last packets are taken before their place is used again
-    if (lane_ / 4 == 0) {
-#pragma unroll
-      for (int n = 0; n < kTiles; ++n) {
-        store_pair(&packets[sub_].decay[column_ + n * 8 + lane_ * 2], log_decay_[n][0],
-                   log_decay_[n][1]);
-      }
-    }
-    all_warps_sync();                    // the sums of all warps are there
-    if (block_.column_tile > 0) return;  // all tiles of columns have the same
-    float* const log_decay = block_.log_decay(block_.segment);
-    for (int e = thread(); e < Tiling::kE; e += kThreads) {
-      float sum = 0;
-      for (int sub = 0; sub < Tiling::kSubChunks; ++sub) sum += packets[sub].decay[e];
-      log_decay[e] = sum;
-    }
-  }
-
   const Block<Tiling>& block_;
   const int lane_, sub_, slab_, column_;
   RowLoader<T, Tiling::kRows, Tiling::kE, kThreads> r_rows_, k_rows_, w_rows_;
   RowLoader<T, Tiling::kRows, Tiling::kM, kThreads> v_rows_;
-  // To base 2, of the columns that the lane has: of the latest packet, and of all.
-  float log_packet_[kTiles][2], log_decay_[kTiles][2] = {};
 };
 
 }  // namespace attn::rwkv6

@@ -5,61 +5,17 @@
 #include <cuda_runtime.h>
 
 #include "06_rwkv6/chunked_block.cuh"
-#include "common/ptx/block_barrier.cuh"
+#include "06_rwkv6/chunked_values.cuh"
 #include "common/ptx/exp2.cuh"
 #include "common/ptx/grid_dependency.cuh"
 #include "common/ptx/ldmatrix.cuh"
 #include "common/ptx/mma.cuh"
+#include "common/warp.cuh"
 
 namespace attn::rwkv6 {
 
-// 16 rows and 16 columns of v as the tensor core takes them: as B operands of scores v, one for each
-// half of the columns, and as the A operand of v^T k. They are the same numbers in another order, and
-// are read when they are needed. A float is the sum of two bf16.
-__device__ __forceinline__ void load_values_b(uint32_t (&v)[1][2][2], const __nv_bfloat16* v_smem,
-                                              int pitch) {
-  const int lane = threadIdx.x % kWarp;
-  uint32_t b[4];
-  ldmatrix_trans(b, v_smem + lane % 16 * pitch + lane / 16 * 8);
-#pragma unroll
-  for (int i = 0; i < 4; ++i) v[0][i / 2][i % 2] = b[i];
-}
-__device__ __forceinline__ void load_values_a(uint32_t (&v)[1][4], const __nv_bfloat16* v_smem,
-                                              int pitch) {
-  const int lane = threadIdx.x % kWarp;
-  ldmatrix_trans(v[0], v_smem + (lane % 8 + lane / 16 * 8) * pitch + lane / 8 % 2 * 8);
-}
-
-// Rows 2 (lane % 4) + 8 i and the next of one column of each half.
-template <class Take>
-__device__ __forceinline__ void split_values(const float* v_smem, int pitch, Take&& take) {
-  const int lane = threadIdx.x % kWarp;
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const float* x = v_smem + (lane % 4 * 2 + i * 8) * pitch + lane / 4 + half * 8;
-      const uint32_t high = pack_high(x[0], x[pitch]);
-      take(half, i, high, pack_low(x[0], x[pitch], high));
-    }
-  }
-}
-__device__ __forceinline__ void load_values_b(uint32_t (&v)[2][2][2], const float* v_smem,
-                                              int pitch) {
-  split_values(v_smem, pitch, [&](int half, int i, uint32_t high, uint32_t low) {
-    v[0][half][i] = high;
-    v[1][half][i] = low;
-  });
-}
-__device__ __forceinline__ void load_values_a(uint32_t (&v)[2][4], const float* v_smem, int pitch) {
-  split_values(v_smem, pitch, [&](int half, int i, uint32_t high, uint32_t low) {
-    v[0][2 * i + half] = high;
-    v[1][2 * i + half] = low;
-  });
-}
-
 // One state warp: it owns kWarpColumns value columns of the state.
-template <class Tiling, bool kOutputs>
+template <class Tiling>
 class StateWarp {
   using T = typename Tiling::T;
   static constexpr int kTiles = Tiling::kWarpColumns / 16;
@@ -68,7 +24,7 @@ class StateWarp {
   // Whether the state leaves registers for more than one sub-chunk at a time.
   static constexpr bool kAhead = kTiles * Tiling::kE / 2 <= 32;
   // Sums of products that do not wait for each other: four of them hide how long a product takes.
-  static constexpr int kChains = kAhead ? 4 / kHalves : 1;
+  static constexpr int kChains = kTiles == 1 ? 2 : 1;
 
  public:
   __device__ __forceinline__ explicit StateWarp(const Block<Tiling>& block)
@@ -79,26 +35,21 @@ class StateWarp {
 
   // [doc:state_rounds]
   __device__ __forceinline__ void run(bool accumulate) {
-    load_state();
     const bool columns_whole =
         block_.aligned && !accumulate && m0_ + Tiling::kWarpColumns <= block_.x.v.D;
-    all_warps_sync();  // nothing to take yet: the first packets are being prepared
+    block_.meet();  // nothing to take yet: the first packets are being prepared, meanwhile
+    load_state();
 #pragma unroll 1
     for (int round = 0; round < block_.rounds; ++round) {
-      all_warps_sync();  // the packets of this round are whole
-      const bool strong = block_.any_incomplete(round);
+      block_.meet();  // the packets of this round are whole
       const bool whole = columns_whole && first_row(round, Tiling::kSubChunks) <= block_.end;
-      if (kAhead && whole && !strong) {
-        take_whole_round(round);
+      if (kAhead && whole) {
+        take_round<true>(round, whole, accumulate);
       } else {
-        take_any_round(round, strong, columns_whole, accumulate);
+        take_round<false>(round, whole, accumulate);
       }
     }
     store_state();
-    if constexpr (!kOutputs) {
-      all_warps_sync();  // the packets' place is used again
-      all_warps_sync();
-    }
   }
   // [/doc:state_rounds]
 
@@ -107,136 +58,142 @@ class StateWarp {
     return block_.begin + round * Tiling::kRows + sub * kSubChunk;
   }
 
-  // A round with nothing special: one packet for each sub-chunk, all rows and columns are there. No
-  // branches, so that a sub-chunk may begin while products of the one before are on their way.
-  __device__ __forceinline__ void take_whole_round(int round) {
-#pragma unroll
+  // [doc:take_round]
+  // whole: all rows and columns are there, and outputs are stored, not added. kWhole: that is known
+  // beforehand, so that there are no branches, and a sub-chunk may begin while products of the one
+  // before are on their way.
+  template <bool kWhole>
+  __device__ __forceinline__ void take_round(int round, bool whole, bool accumulate) {
+#pragma unroll(kWhole ? Tiling::kSubChunks : 1)
     for (int sub = 0; sub < Tiling::kSubChunks; ++sub) {
-      float o[kHalves][4] = {};
-      take(round, sub, o);
-      if constexpr (kOutputs) store_whole(o, first_row(round, sub));
-    }
-  }
-
-  // Any round: rows or columns may be missing, and a strong sub-chunk comes in several packets.
-  __device__ __forceinline__ void take_any_round(int round, bool strong, bool columns_whole,
-                                                 bool accumulate) {
-#pragma unroll 1
-    for (int sub = 0; sub < Tiling::kSubChunks; ++sub) {
-      float o[kHalves][4] = {};
-#pragma unroll 1
-      while (true) {
-        take(round, sub, o);
-        if (!strong || !block_.incomplete(round, sub)) break;
-        all_warps_sync();  // before the next packet is prepared
-        all_warps_sync();  // before it is taken
-      }
-      if constexpr (kOutputs) {
-        if (columns_whole && first_row(round, sub + 1) <= block_.end) {
-          store_whole(o, first_row(round, sub));
-        } else {
-          store_some(o, first_row(round, sub), accumulate);
-        }
+      float o[kHalves][4];
+      take(block_.smem.packets[round % 2][sub],
+           &block_.smem.v[round % (Tiling::kSlots + 1)][sub * kSubChunk][column_], o);
+      if (kWhole || whole) {
+        store_whole(o, first_row(round, sub));
+      } else {
+        store_some(o, first_row(round, sub), accumulate);
       }
     }
   }
+  // [/doc:take_round]
 
   // [doc:take]
   // Takes a packet: outputs read the state before it, then the state decays and takes the rows in.
-  __device__ __forceinline__ void take(int round, int sub, float (&o)[kHalves][4]) {
-    const auto& packet = block_.smem.packets[round % 2][sub];
-    const T* v_smem = &block_.smem.v[round % (Tiling::kSlots + 1)][sub * kSubChunk][column_];
-
-    if constexpr (kOutputs) {
-      float chains[kChains][kHalves][4] = {};
-      // r S: the accumulators of S are B operands as they are.
-#pragma unroll
-      for (int n = 0; n < Tiling::kE / 8; ++n) {
-        const uint4 fragment = packet.r[n][lane_];
-        const uint32_t r[4] = {fragment.x, fragment.y, fragment.z, fragment.w};
-#pragma unroll
-        for (int half = 0; half < kHalves; ++half) {
-          const float* s = &S_[half / 2][n][half % 2 * 2];
-          float(&sum)[4] = chains[n % kChains][half];
-          mma_m16n8k8_tf32(sum, r, {__float_as_uint(s[0]), __float_as_uint(s[1])}, sum);
-        }
-      }
-      // scores v. Low parts are not multiplied with low parts.
-      uint32_t v[kTiles][kValueParts][2][2];
-#pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) {
-        load_values_b(v[tile], v_smem + tile * 16, Tiling::kPitchV);
-      }
-#pragma unroll
-      for (int i = 0; i < 2 * Tiling::kSlabs; ++i) {
-        const uint4 fragment = packet.scores[i / 2][i % 2][lane_];
-        const uint32_t scores[4] = {fragment.x, fragment.y, fragment.z, fragment.w};
-#pragma unroll
-        for (int half = 0; half < kHalves; ++half) {
-#pragma unroll
-          for (int part = 0; part < (i % 2 == 0 ? kValueParts : 1); ++part) {
-            float(&sum)[4] = chains[i % kChains][half];
-            mma_m16n8k16(sum, scores, v[half / 2][part][half % 2], sum);
-          }
-        }
-      }
-#pragma unroll
-      for (int half = 0; half < kHalves; ++half) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-#pragma unroll
-          for (int chain = 0; chain < kChains; ++chain) o[half][i] += chains[chain][half][i];
-        }
-      }
-    }
-
-    scale_state(packet.decay);
-    // S^T += v^T k.
-    uint32_t v[kTiles][kValueParts][4];
+  __device__ __forceinline__ void take(const Packet<Tiling>& packet, const T* v_smem,
+                                       float (&o)[kHalves][4]) {
+    float sums[kChains][kHalves][4] = {};
+    // scores v. Low parts are not multiplied with low parts.
+    uint32_t v_b[kTiles][kValueParts][2][2];
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
-      load_values_a(v[tile], v_smem + tile * 16, Tiling::kPitchV);
+      load_values_b(v_b[tile], v_smem + tile * 16, Tiling::kPitchV);
     }
+#pragma unroll
+    for (int i = 0; i < 2 * Tiling::kSlabs; ++i) {
+      const uint4 fragment = packet.scores[i / 2][i % 2][lane_];
+      const uint32_t scores[4] = {fragment.x, fragment.y, fragment.z, fragment.w};
+#pragma unroll
+      for (int half = 0; half < kHalves; ++half) {
+        auto& sum = sums[i % kChains][half];
+#pragma unroll
+        for (int part = 0; part < (i % 2 == 0 ? kValueParts : 1); ++part) {
+          mma_m16n8k16(sum, scores, v_b[half / 2][part][half % 2], sum);
+        }
+      }
+    }
+    uint32_t v_a[kTiles][kValueParts][4];
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      load_values_a(v_a[tile], v_smem + tile * 16, Tiling::kPitchV);
+    }
+    // 16 columns of r and k after the other: while one's products wait for their turn in the sums of
+    // outputs, or for the state to be decayed, those of the other run.
     const int matrix = (lane_ % 16 * Tiling::kPitch + lane_ / 16 * 8) / 2;
 #pragma unroll
     for (int n = 0; n < Tiling::kE / 8; n += 2) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        // r S: the accumulators of S are B operands as they are.
+        const uint4 fragment = packet.r[n + i][lane_];
+        const uint32_t r[4] = {fragment.x, fragment.y, fragment.z, fragment.w};
+#pragma unroll
+        for (int half = 0; half < kHalves; ++half) {
+          const float* s = &S_[half / 2][n + i][half % 2 * 2];
+          auto& sum = sums[i % kChains][half];
+          mma_m16n8k8_tf32(sum, r, {__float_as_uint(s[0]), __float_as_uint(s[1])}, sum);
+        }
+        const float2 decay = load_pair(packet.decay + (n + i) * 8 + lane_ % 4 * 2);
+#pragma unroll
+        for (int tile = 0; tile < kTiles; ++tile) {
+          S_[tile][n + i][0] *= decay.x;
+          S_[tile][n + i][1] *= decay.y;
+          S_[tile][n + i][2] *= decay.x;
+          S_[tile][n + i][3] *= decay.y;
+        }
+      }
+      // S^T += v^T k.
 #pragma unroll
       for (int k_part = 0; k_part < 2; ++k_part) {
         uint32_t k[4];
         ldmatrix_trans(k, (k_part == 0 ? packet.k_high[0] : packet.k_low[0]) + matrix + n * 4);
 #pragma unroll
-        for (int tile = 0; tile < kTiles; ++tile) {
+        for (int part = 0; part < (k_part == 0 ? kValueParts : 1); ++part) {
 #pragma unroll
-          for (int part = 0; part < (k_part == 0 ? kValueParts : 1); ++part) {
-            mma_m16n8k16(S_[tile][n], v[tile][part], {k[0], k[1]}, S_[tile][n]);
-            mma_m16n8k16(S_[tile][n + 1], v[tile][part], {k[2], k[3]}, S_[tile][n + 1]);
+          for (int tile = 0; tile < kTiles; ++tile) {
+            mma_m16n8k16(S_[tile][n], v_a[tile][part], {k[0], k[1]}, S_[tile][n]);
+            mma_m16n8k16(S_[tile][n + 1], v_a[tile][part], {k[2], k[3]}, S_[tile][n + 1]);
           }
         }
+      }
+    }
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        o[half][i] = sums[0][half][i];
+#pragma unroll
+        for (int chain = 1; chain < kChains; ++chain) o[half][i] += sums[chain][half][i];
       }
     }
   }
   // [/doc:take]
 
   // [doc:load_state]
-  // The state before the block's segment: the initial state, through the segments before.
+  // The state before the block's segment: the initial state, through the segments before; or zero
+  // through as many of them as there is anything left of.
   __device__ __forceinline__ void load_state() {
-    if constexpr (!kOutputs) return;  // what a segment adds is counted from zero
+    const auto& segments = block_.segments;
+    const int64_t index = segments.index(block_.b * block_.x.k.H + block_.h, 0);
+    if (block_.segment > 0) grid_dependency_wait();  // what the segments do is written
+    int first = block_.segment;
+    bool some_left = true;  // of the state before `first`, in any row
+    float left[Tiling::kE / kWarp] = {};
+    while (first > 0 && some_left) {
+      const float* log_decay = segments.log_decay_of(index + --first) + lane_;
+      some_left = false;
+#pragma unroll
+      for (int i = 0; i < Tiling::kE / kWarp; ++i) {
+        left[i] += log_decay[i * kWarp];
+        some_left = some_left || left[i] >= kNothing;
+      }
+      some_left = __any_sync(kFullWarp, some_left);
+    }
     const auto& initial = block_.x.initial_state;
-    if (initial.data != nullptr) {
+    if (some_left && initial.data != nullptr) {
       visit_state(initial, [](float& S, const float& x) { S = x; });
     }
-    if (block_.segments.count > 1) grid_dependency_wait();  // the segments' sums are written
 #pragma unroll 1
-    for (int segment = 0; segment < block_.segment; ++segment) {
-      const float* log_decay = block_.log_decay(segment) + lane_ % 4 * 2;
-      const float4* added = block_.added(segment) + threadIdx.x;
+    for (int segment = first; segment < block_.segment; ++segment) {
+      const float* log_decay = segments.log_decay_of(index + segment) + lane_ % 4 * 2;
+      const float4* added = segments.added_by(index + segment, m0_ / 16) + lane_;
 #pragma unroll
       for (int n = 0; n < Tiling::kE / 8; ++n) {
         const float2 log_d = load_pair(log_decay + n * 8);
         const float2 d = {exp2_approx(log_d.x), exp2_approx(log_d.y)};
 #pragma unroll
         for (int tile = 0; tile < kTiles; ++tile) {
-          const float4 A = added[(n * kTiles + tile) * Tiling::kStateWarps * kWarp];
+          const float4 A = added[(n * segments.column_tiles + tile) * kWarp];
           float(&S)[4] = S_[tile][n];
           S[0] = S[0] * d.x + A.x;
           S[1] = S[1] * d.y + A.y;
@@ -249,35 +206,9 @@ class StateWarp {
   // [/doc:load_state]
 
   __device__ __forceinline__ void store_state() {
-    if constexpr (kOutputs) {
-      const auto& final = block_.x.final_state;
-      if (final.data == nullptr || block_.segment < block_.segments.count - 1) return;
-      visit_state(final, [](const float& S, float& x) { x = S; });
-    } else {
-      float4* added = block_.added(block_.segment) + threadIdx.x;
-#pragma unroll
-      for (int n = 0; n < Tiling::kE / 8; ++n) {
-#pragma unroll
-        for (int tile = 0; tile < kTiles; ++tile) {
-          const float(&S)[4] = S_[tile][n];
-          added[(n * kTiles + tile) * Tiling::kStateWarps * kWarp] = {S[0], S[1], S[2], S[3]};
-        }
-      }
-    }
-  }
-
-  __device__ __forceinline__ void scale_state(const float* decay) {
-#pragma unroll
-    for (int n = 0; n < Tiling::kE / 8; ++n) {
-      const float2 d = load_pair(decay + n * 8 + lane_ % 4 * 2);
-#pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) {
-        S_[tile][n][0] *= d.x;
-        S_[tile][n][1] *= d.y;
-        S_[tile][n][2] *= d.x;
-        S_[tile][n][3] *= d.y;
-      }
-    }
+    const auto& final = block_.x.final_state;
+    if (final.data == nullptr || block_.segment < block_.segments.count - 1) return;
+    visit_state(final, [](const float& S, float& x) { x = S; });
   }
 
   // Where the lane's first output of 16 rows goes.

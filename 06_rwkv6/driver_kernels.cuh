@@ -78,7 +78,7 @@ inline double update_flops(const Shape& s, Dtype dtype) {  // k v^T
 inline driver::Cost chunked_cost(const Shape& s, Dtype dtype) {
   const double steps = double(s.B) * s.H * s.L;
   const double past = 2 * 2. * s.E * s.M;         // r^T S
-  const double decays = 4 * 2 * kSubChunk * s.E;  // summed up, by products with triangles of ones
+  const double decays = 3 * 2 * kSubChunk * s.E;  // summed up, by products with matrices of halves
   const double scores = 2 * 2 * kSubChunk * s.E;
   const double scores_v = bf16_parts(dtype) * 2 * kSubChunk * s.M;
   return {.bytes = operand_bytes(s, dtype),

@@ -63,10 +63,12 @@ template <int kE>
 struct VectorRecurrence {
   static constexpr int kLanes = kE <= 256 ? kE / 8 : 32;  // that share a column
   static constexpr int kRows = kE / kLanes;               // of the state, per lane: 8, or 16
-  static constexpr int kColumns = 4;                      // of a lane
+  // Of a lane. At 128 rows the lanes of a column read twice the words in one access, and shared memory
+  // is what they wait for: there each word serves twice the columns.
+  static constexpr int kColumns = kE == 128 ? 8 : 4;
   static constexpr int kBlockColumns = kE <= 128 ? 64 : 32;
   static constexpr int kThreads = kBlockColumns / kColumns * kLanes;
-  static constexpr int kSteps = 8;  // fetched together
+  static constexpr int kSteps = 32 / kColumns;  // fetched together: 32 outputs of a lane
   // Octets of a batch that a thread fetches of each of r, k and w, and of v.
   static constexpr int kOctets = (kSteps * kE / 8 + kThreads - 1) / kThreads;
   static constexpr int kOctetsV = (kSteps * kBlockColumns / 8 + kThreads - 1) / kThreads;
@@ -113,7 +115,7 @@ __device__ __forceinline__ Octet<T> load_octet(const T* row, int d, int D, bool 
 }
 
 // Four neighbouring floats of shared memory, in one access.
-__device__ __forceinline__ void read_shared(float (&x)[4], const float* smem) {
+__device__ __forceinline__ void read_shared(float* x, const float* smem) {
   const float4 read = *reinterpret_cast<const float4*>(smem);
   x[0] = read.x, x[1] = read.y, x[2] = read.z, x[3] = read.w;
 }
@@ -222,7 +224,8 @@ __global__ void __launch_bounds__(VectorRecurrence<kE>::kThreads)
 #pragma unroll
     for (int step = 0; step < R::kSteps; ++step) {
       float v_c[R::kColumns];
-      read_shared(v_c, &smem.v[step][column]);
+#pragma unroll
+      for (int c = 0; c < R::kColumns; c += 4) read_shared(v_c + c, &smem.v[step][column + c]);
       float bonus = 0;
       float* const o_step = &o[step * R::kColumns];
 #pragma unroll

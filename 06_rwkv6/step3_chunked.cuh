@@ -12,8 +12,8 @@
 // decays from j + 1 on. What stage 05 had at one place, the sum up to row i, is at two here, and the
 // bonus is the diagonal of the scores. With h halfway, d_16 / 2, neither factor of A leaves the range
 // of a float as long as the decays of a sub-chunk sum up to no less than -133 (2^-192). Where they
-// do, which the kernel sees from the data, the sub-chunk is cut into as many packets as it takes; a
-// decay of -inf lies between two of them. Nothing is clamped. All other exponents are <= 0.
+// sum up to less, which the kernel sees from the data, the scores are computed row by row, of keys
+// that decay on the way. Nothing is clamped. All other exponents are <= 0.
 //
 // Who computes what: a block has one head and up to 128 of its value columns. Its warps have two
 // jobs. Preparing warps fetch rows (cp.async) and make packets: decayed rows of r and k, and the
@@ -27,8 +27,8 @@
 //
 // What memory moves: every operand once.
 //
-// What limits it: latency. A multiprocessor has two or three warps per scheduler, which wait for
-// tensor cores, shared memory and each other.
+// What limits it: latency. A multiprocessor has two warps per scheduler, which wait for tensor
+// cores, shared memory and each other.
 //
 // What the next step removes: the walk of one block along the whole sequence, where there are fewer
 // heads than multiprocessors.
@@ -43,22 +43,20 @@
 #include "06_rwkv6/operands.cuh"
 #include "common/device.hpp"
 #include "common/launch.cuh"
-#include "common/ptx/grid_dependency.cuh"
 #include "common/sanitized.hpp"
 #include "common/shared_storage.cuh"
 
 namespace attn::rwkv6 {
 
 // [doc:kernel]
-// kOutputs: else only what the segments do to the state is wanted; r, u, o and the states are not
-// looked at. accumulate: outputs are added to o.
-template <class Tiling, bool kOutputs>
+// accumulate: outputs are added to o.
+template <class Tiling>
 __global__ void __launch_bounds__(Tiling::kThreads, Tiling::kBlocks)
     chunked_kernel(Rwkv6Operands<typename Tiling::T> x, Segments segments, int column_tiles,
                    bool aligned, bool accumulate) {
   const int tile = blockIdx.x % column_tiles;
-  const int segment = blockIdx.x / column_tiles % segments.walked;
-  const int64_t head = blockIdx.x / column_tiles / segments.walked;
+  const int segment = blockIdx.x / column_tiles % segments.count;
+  const int64_t head = blockIdx.x / column_tiles / segments.count;
   const int64_t b = head / x.k.H, h = head % x.k.H;
   const int L = static_cast<int>(x.k.L), begin = segment * segments.rows;
   const int end = L - begin > segments.rows ? begin + segments.rows : L;
@@ -70,42 +68,36 @@ __global__ void __launch_bounds__(Tiling::kThreads, Tiling::kBlocks)
       .b = b,
       .h = h,
       .segment = segment,
-      .column_tile = tile,
-      .column_tiles = column_tiles,
       .m0 = tile * Tiling::kM,
       .begin = begin,
       .end = end,
       .rounds = (end - begin + Tiling::kRows - 1) / Tiling::kRows,
   };
-  if constexpr (!kOutputs) grid_dependency_launch();  // the launch with outputs may begin
   if (threadIdx.x / kWarp < Tiling::kStateWarps) {
-    StateWarp<Tiling, kOutputs>(block).run(accumulate);
+    StateWarp<Tiling>(block).run(accumulate);
   } else {
-    PreparingWarp<Tiling, kOutputs>(block).run();
+    PreparingWarp<Tiling>(block).run();
   }
 }
 // [/doc:kernel]
 
-template <class Tiling, bool kOutputs>
+template <class Tiling>
 void launch_chunked(const Rwkv6Operands<typename Tiling::T>& x, const Segments& segments,
                     bool accumulate, cudaStream_t stream) {
-  const bool aligned = rows_are_16_bytes(x.k) && rows_are_16_bytes(x.v) && rows_are_16_bytes(x.w) &&
-                       (!kOutputs || (rows_are_16_bytes(x.r) && rows_are_16_bytes(x.o)));
+  const bool aligned = rows_are_16_bytes(x.r) && rows_are_16_bytes(x.k) && rows_are_16_bytes(x.v) &&
+                       rows_are_16_bytes(x.w) && rows_are_16_bytes(x.o);
   const int column_tiles = (x.v.D + Tiling::kM - 1) / Tiling::kM;
-  LaunchConfig config(x.k.B * x.k.H * segments.walked * column_tiles, Tiling::kThreads,
+  LaunchConfig config(x.k.B * x.k.H * segments.count * column_tiles, Tiling::kThreads,
                       dynamic_shared_bytes<SharedStorage<Tiling>>(), stream);
   // It follows one that writes what the segments do to the state, and waits for that itself.
-  config.overlapping = kOutputs && segments.count > 1 && !accumulate;
-  launch(config, chunked_kernel<Tiling, kOutputs>, x, segments, column_tiles, aligned, accumulate);
+  config.overlapping = segments.count > 1 && !accumulate;
+  launch(config, chunked_kernel<Tiling>, x, segments, column_tiles, aligned, accumulate);
 }
 
-// The rows of the state that a block holds at a head size of E, and its columns; and the sizes of a
-// state in whole tiles. (A sanitizer learns nothing new from the tiling between.)
+// How many rows and columns of a state a block holds at a head size of E. (A sanitizer learns nothing
+// new from the tiling between.)
 inline int64_t row_tile(int64_t E) { return E <= 64 ? 64 : !kSanitized && E <= 128 ? 128 : 256; }
 inline int64_t column_tile(int64_t E) { return row_tile(E) == 128 ? 128 : 64; }
-inline int64_t whole_tiles(int64_t size, int64_t tile) { return (size + tile - 1) / tile * tile; }
-inline int64_t padded_rows(int64_t E) { return whole_tiles(E, row_tile(E)); }
-inline int64_t padded_columns(int64_t E, int64_t M) { return whole_tiles(M, column_tile(E)); }
 
 // Columns [first, first + size) of a view, or as many of them as there are.
 template <class T>
@@ -126,13 +118,11 @@ TensorView<T> state_rows(TensorView<T> S, int64_t first, int64_t size) {
 // [doc:tilings]
 // The tiling for E. A float has twice the rows in shared memory, so that one block fills a
 // multiprocessor.
-template <class T, bool kOutputs>
+template <class T>
 void chunked_segments(const Rwkv6Operands<T>& x, const Segments& segments, cudaStream_t stream) {
   constexpr bool kFloat = sizeof(T) == 4;
-  auto run = [&]<class Tiling>(Tiling) {
-    launch_chunked<Tiling, kOutputs>(x, segments, false, stream);
-  };
-  const int64_t E = x.k.D, M = x.v.D;
+  auto run = [&]<class Tiling>(Tiling) { launch_chunked<Tiling>(x, segments, false, stream); };
+  const int64_t E = x.k.D;
   //                                 E  columns warps sub-chunks slots slab blocks
   if constexpr (kFloat) {
     if (E <= 64) return run(Tiling<T, 64, 16, 4, 2, 3, 32, 1>());
@@ -140,14 +130,13 @@ void chunked_segments(const Rwkv6Operands<T>& x, const Segments& segments, cudaS
       if (row_tile(E) == 128) return run(Tiling<T, 128, 32, 4, 1, 3, 64, 1>());
     }
   } else {
-    if (E <= 64) return run(Tiling<T, 64, 32, 2, 2, 3, 32, 2>());
+    if (E <= 64) return run(Tiling<T, 64, 32, 2, 2, 3, 64, 2>());
     if constexpr (!kSanitized) {
       if (row_tile(E) == 128) return run(Tiling<T, 128, 32, 4, 2, 3, 64, 1>());
     }
   }
   // Above 256 rows of the state do not fit: their parts of the outputs are added up in o.
   constexpr int kE = 256;
-  const int64_t states = x.k.B * x.k.H * (segments.count - 1);
   for (int64_t e = 0; e < E; e += kE) {
     Rwkv6Operands<T> part = x;
     part.r = columns(x.r, e, kE);
@@ -157,29 +146,26 @@ void chunked_segments(const Rwkv6Operands<T>& x, const Segments& segments, cudaS
     part.initial_state = state_rows(x.initial_state, e, kE);
     part.final_state = state_rows(x.final_state, e, kE);
     Segments part_segments = segments;
-    part_segments.added += e / kE * (states * kE * padded_columns(E, M) / 4);
-    part_segments.log_decay += e / kE * (states * kE);
-    launch_chunked<Tiling<T, kE, 16, 4, 1, 2, 64, 1>, kOutputs>(part, part_segments, e > 0, stream);
+    if (segments.count > 1) {
+      part_segments.added += e / 8 * segments.column_tiles * kWarp;
+      part_segments.log_decay += e;
+    }
+    launch_chunked<Tiling<T, kE, 16, 4, 1, 2, 64, 1>>(part, part_segments, e > 0, stream);
   }
 }
 // [/doc:tilings]
 
 // step3_chunked_float.cu and step3_chunked_bf16.cu hold them.
-extern template void chunked_segments<float, true>(const Rwkv6Operands<float>&, const Segments&,
-                                                   cudaStream_t);
-extern template void chunked_segments<float, false>(const Rwkv6Operands<float>&, const Segments&,
-                                                    cudaStream_t);
-extern template void chunked_segments<__nv_bfloat16, true>(const Rwkv6Operands<__nv_bfloat16>&,
-                                                           const Segments&, cudaStream_t);
-extern template void chunked_segments<__nv_bfloat16, false>(const Rwkv6Operands<__nv_bfloat16>&,
-                                                            const Segments&, cudaStream_t);
+extern template void chunked_segments(const Rwkv6Operands<float>&, const Segments&, cudaStream_t);
+extern template void chunked_segments(const Rwkv6Operands<__nv_bfloat16>&, const Segments&,
+                                      cudaStream_t);
 
 // RWKV-6; for floats with tf32 products. Throws std::invalid_argument for operands that do not fit
 // together, CudaError when a launch fails.
 template <class T>
 void chunked_rwkv6(const Rwkv6Operands<T>& operands, cudaStream_t stream = 0) {
   const Rwkv6Operands<T> x = in_walking_order(operands);
-  chunked_segments<T, true>(x, {.count = 1, .rows = static_cast<int>(x.r.L), .walked = 1}, stream);
+  chunked_segments(x, {.count = 1, .rows = static_cast<int>(x.r.L)}, stream);
 }
 
 }  // namespace attn::rwkv6

@@ -5,39 +5,72 @@
 //
 //   (what the segment adds, begun at zero) + (what it decays by) * (the state it began with),
 //
-// so that two launches of the chunked kernel do it: one without outputs, for what each segment but
-// the last adds and decays by; and one that begins each segment by putting together what the
-// segments before it left.
+// and neither needs a recurrence: they are sums over the segment's rows. So two launches do it:
+// segment_states.cuh, and the chunked kernel on all segments at once, which begins each by putting
+// together what the segments before it left.
 //
-// Who computes what: as in the chunked kernel. That a block goes through all segments before its own
-// costs a few reads from L2, which is less than a third launch for a scan.
+// Who computes what: as in the chunked kernel. That a block goes through the segments before its own
+// costs a few reads from L2, which is less than a third launch for a scan; and it goes no further
+// back than anything is left from.
 //
-// What memory moves: k, v and w nearly twice, r and o once, 4 bytes of state per element and segment
-// written, and read once for each later segment.
+// What memory moves: r and o once; k, v and w nearly twice, or where decays are strong once and the
+// last rows of each segment again; 4 bytes of state per element and segment written, and read once
+// for each later segment that it reaches.
 //
-// What limits it: the same latency as the chunked kernel's, twice over a shorter walk.
+// What limits it: the same latency as the chunked kernel's, in a shorter walk, and the beginning and
+// end of two launches.
 #pragma once
 
 #include <cuda_runtime.h>
 
-#include <algorithm>
-
 #include "06_rwkv6/operands.cuh"
+#include "06_rwkv6/segment_states.cuh"
 #include "06_rwkv6/step3_chunked.cuh"
 #include "common/device.hpp"
 #include "common/stream_buffer.hpp"
 
 namespace attn::rwkv6 {
 
-// [doc:segments_to_fill]
-// How many segments fill the multiprocessors.
+// [doc:cut]
+// Segments of every sequence: how many, and the rows of each but the last.
+struct Cut {
+  int64_t count, rows;
+};
+
+// The blocks of one segment of every head, and how many blocks run at a time.
+struct Blocks {
+  int64_t of_segment, at_a_time;
+};
 template <class T>
-int64_t segments_to_fill(int64_t heads, int64_t E, int64_t M) {
-  const int64_t side_by_side = sizeof(T) == 2 && E <= 64 ? 2 : 1;  // blocks of one multiprocessor
-  const int64_t blocks = heads * ((M + column_tile(E) - 1) / column_tile(E));
-  return std::max<int64_t>(1, side_by_side * multiprocessors() / blocks);
+Blocks blocks_of(int64_t heads, int64_t E, int64_t M) {
+  return {heads * ((M + column_tile(E) - 1) / column_tile(E)),
+          multiprocessors() * (sizeof(T) == 2 && E <= 64 ? 2 : 1)};
 }
-// [/doc:segments_to_fill]
+
+// How long a cut takes, in rows that a block walks. Blocks run in waves. A block's beginning and end
+// take as long as some rows, as do the other launch, and reading what a segment adds: measured on an
+// H200 at E = 64 and 128.
+inline int64_t cost_of(const Cut& cut, const Blocks& blocks) {
+  constexpr int64_t kBlock = 128, kLaunch = 128, kSegment = 8;
+  const int64_t waves = (blocks.of_segment * cut.count + blocks.at_a_time - 1) / blocks.at_a_time;
+  return waves * (cut.rows + kBlock) + (cut.count > 1 ? kLaunch + cut.count * kSegment : 0);
+}
+
+// The best cut for heads that do not fill the multiprocessors; others stay whole.
+inline Cut best_cut(int64_t L, const Blocks& blocks) {
+  constexpr int64_t kWholeRounds = 32;  // the rows of a round, or of two
+  Cut best = {1, L};
+  const int64_t idle = blocks.at_a_time / blocks.of_segment;
+  if (idle == 0) return best;
+  // One wave, or some more for what a wave leaves idle.
+  for (int64_t wanted = 2; wanted <= idle + 8; ++wanted) {
+    const int64_t rows = (L + wanted * kWholeRounds - 1) / (wanted * kWholeRounds) * kWholeRounds;
+    const Cut cut = {(L + rows - 1) / rows, rows};
+    if (best.count == 1 || cost_of(cut, blocks) < cost_of(best, blocks)) best = cut;
+  }
+  return best;
+}
+// [/doc:cut]
 
 // [doc:chunked_parallel]
 // As chunked_rwkv6. Throws CudaError also when there is no memory for the states of the segments.
@@ -45,24 +78,26 @@ template <class T>
 void chunked_parallel_rwkv6(const Rwkv6Operands<T>& operands, cudaStream_t stream = 0) {
   const Rwkv6Operands<T> x = in_walking_order(operands);
   const int64_t B = x.r.B, H = x.r.H, L = x.r.L, E = x.r.D, M = x.v.D;
-  constexpr int64_t kWholeRounds = 32;  // the rows of a round, or of two
-  const int64_t wanted = segments_to_fill<T>(B * H, E, M);
-  const int64_t rows = (L + wanted * kWholeRounds - 1) / (wanted * kWholeRounds) * kWholeRounds;
-  const int64_t count = (L + rows - 1) / rows;
-
-  const int64_t states = B * H * (count - 1);
-  StreamBuffer<float4> added(states * padded_rows(E) * padded_columns(E, M) / 4, stream);
-  StreamBuffer<float> log_decay(states * padded_rows(E), stream);
-  Segments segments = {
-      .count = static_cast<int>(count),
-      .rows = static_cast<int>(rows),
-      .walked = static_cast<int>(count - 1),
-      .added = added.data(),
-      .log_decay = log_decay.data(),
+  // In place, the last segment could store the final state before others have read the initial one.
+  const bool in_place = x.final_state.data != nullptr && x.final_state.data == x.initial_state.data;
+  const Cut cut = in_place ? Cut{1, L} : best_cut(L, blocks_of<T>(B * H, E, M));
+  // Whole tiles of the blocks of both launches.
+  const auto padded = [](int64_t size, int64_t tile) { return (size + tile - 1) / tile * tile; };
+  const int64_t eights = padded(E, row_tile(E)) / 8;
+  const int64_t column_tiles = padded(M, column_tile(E)) / 16;
+  const int64_t states = B * H * (cut.count - 1);
+  const int64_t added = states * eights * column_tiles * kWarp;
+  StreamBuffer<float4> memory(added + states * eights * 2, stream);
+  const Segments segments = {
+      .count = static_cast<int>(cut.count),
+      .rows = static_cast<int>(cut.rows),
+      .eights = static_cast<int>(eights),
+      .column_tiles = static_cast<int>(column_tiles),
+      .added = memory.data(),
+      .log_decay = reinterpret_cast<float*>(memory.data() + added),
   };
-  if (count > 1) chunked_segments<T, false>(x, segments, stream);
-  segments.walked = segments.count;
-  chunked_segments<T, true>(x, segments, stream);
+  if (cut.count > 1) segment_states(x, segments, stream);
+  chunked_segments(x, segments, stream);
 }
 // [/doc:chunked_parallel]
 
