@@ -38,6 +38,8 @@ enum cudaDeviceAttr {
   cudaDevAttrMaxSharedMemoryPerBlockOptin = 97,
 };
 
+enum cudaMemPoolAttr { cudaMemPoolAttrReleaseThreshold = 4 };
+
 struct cudaDeviceProp {
   char name[256];
   std::size_t totalGlobalMem;
@@ -56,6 +58,7 @@ struct cudaDeviceProp {
 
 using cudaStream_t = struct CUstream_st*;  // only the default stream, 0, exists
 using cudaEvent_t = struct CUevent_st*;
+using cudaMemPool_t = struct CUmemPoolHandle_st*;
 
 const char* cudaGetErrorName(cudaError_t error);
 const char* cudaGetErrorString(cudaError_t error);
@@ -76,6 +79,9 @@ cudaError_t cudaMalloc(void** pointer, std::size_t bytes);
 cudaError_t cudaFree(void* pointer);
 cudaError_t cudaMallocAsync(void** pointer, std::size_t bytes, cudaStream_t stream);
 cudaError_t cudaFreeAsync(void* pointer, cudaStream_t stream);
+// What is freed goes back to the heap at once, whatever is asked for here.
+cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* pool, int device);
+cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribute, void* value);
 template <class T>
 cudaError_t cudaMalloc(T** pointer, std::size_t bytes) {
   return cudaMalloc(reinterpret_cast<void**>(pointer), bytes);
