@@ -48,24 +48,20 @@ struct Tiling {
 // [/doc:tiling]
 
 // [doc:packet]
-// One sub-chunk, prepared. With c_i the sum of its gates after the first row's up to row i, and
-// h = c_last / 2, halfway between the ends:
+// One sub-chunk, prepared. With G_i the sum of its gates from the first row's up to row i:
 template <class Tiling>
 struct Packet {
-  // q_i exp(c_i - h), for tf32, as A fragments of mma_m16n8k8_tf32: a step of 8 columns is one
-  // 16-byte read per lane. A lane has columns 2t and 2t + 1 where mma.cuh says t and t + 4; S comes
-  // in the same order.
+  // q_i exp(G_i), for tf32, as A fragments of mma_m16n8k8_tf32: a step of 8 columns is one 16-byte
+  // read per lane. A lane has columns 2t and 2t + 1 where mma.cuh says t and t + 4; S comes in the
+  // same order.
   uint4 q[Tiling::kE / 8][kWarp];
-  // k_j exp(h - c_j), as the sum of two bf16; two columns to a word.
+  // k_j exp(G_last - G_j), as the sum of two bf16; two columns to a word.
   alignas(16) uint32_t k_high[kSubChunk][Tiling::kPitch / 2];
   alignas(16) uint32_t k_low[kSubChunk][Tiling::kPitch / 2];
-  // The scores q_i . exp(c_i - c_j) k_j, j <= i, of each slab's columns, as the sum of two bf16: A
+  // The scores q_i . exp(G_i - G_j) k_j, j <= i, of each slab's columns, as the sum of two bf16: A
   // fragments of mma_m16n8k16.
   uint4 scores[Tiling::kSlabs][2][kWarp];
-  // What the state decays by on its way in, to halfway; on its way out, from halfway to past the
-  // last row; and from halfway through the sub-chunk before to halfway through this one.
-  float in[Tiling::kE], out[Tiling::kE], between[Tiling::kE];
-  float h[Tiling::kE], h_before[Tiling::kE];  // to base 2; of this sub-chunk and of the one before
+  float decay[Tiling::kE];  // exp(G_last)
 };
 // [/doc:packet]
 
@@ -74,13 +70,10 @@ struct SharedStorage {
   using T = typename Tiling::T;
   // Rows as they lie in memory. Of q, k and g those to be prepared and those on their way; of v one
   // round more, since it is used when its packets are.
-  alignas(16) T q[Tiling::kSlots][Tiling::kRows][Tiling::kPitch];
-  alignas(16) T k[Tiling::kSlots][Tiling::kRows][Tiling::kPitch];
-  alignas(16) T g[Tiling::kSlots][Tiling::kRows][Tiling::kPitch];
+  alignas(16) T qkg[3][Tiling::kSlots][Tiling::kRows][Tiling::kPitch];
   alignas(16) T v[Tiling::kSlots + 1][Tiling::kRows][Tiling::kPitchV];
   Packet<Tiling> packets[2][Tiling::kSubChunks];
-  // Of each slab of a sub-chunk the first row that is not in its packet: 16, but for strong gates.
-  int next_row[2][Tiling::kSubChunks][Tiling::kSlabs];
+  float log_decay[Tiling::kSubChunks][Tiling::kE];  // summed up, for segments
 };
 
 // The parts of every sequence that are walked at the same time.
@@ -125,20 +118,6 @@ struct Block {
 
   __device__ __forceinline__ bool wants_log_decay() const {
     return segments.log_decay.data != nullptr;
-  }
-
-  // Whether rows of sub-chunk `sub` are in no packet yet.
-  __device__ __forceinline__ bool incomplete(int round, int sub) const {
-    bool some = false;
-#pragma unroll
-    for (int i = 0; i < Tiling::kSlabs; ++i) some |= smem.next_row[round % 2][sub][i] < kSubChunk;
-    return some;
-  }
-  __device__ __forceinline__ bool any_incomplete(int round) const {
-    bool some = false;
-#pragma unroll
-    for (int sub = 0; sub < Tiling::kSubChunks; ++sub) some |= incomplete(round, sub);
-    return some;
   }
 };
 

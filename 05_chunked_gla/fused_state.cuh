@@ -92,85 +92,45 @@ class StateWarp {
     block_.meet();  // nothing to take yet: the first packets are being prepared
     const bool columns_whole =
         block_.aligned && !accumulate && m0_ + Tiling::kWarpColumns <= block_.x.v.D;
-    // Whether S is the state behind the last packet's rows; else it is still halfway.
-    bool settled = true;
 #pragma unroll 1
     for (int round = 0; round < block_.rounds; ++round) {
       block_.meet();  // the packets of this round are whole
-      const bool strong = block_.any_incomplete(round);
-      const bool whole = columns_whole && block_.first_row(round + 1) <= block_.end;
-      if (kAhead && !strong && (whole || !kOutputs)) {
-        take_whole_round(round, settled);
+      if (columns_whole && block_.first_row(round + 1) <= block_.end) {
+        take_whole_round(round);
       } else {
-        take_any_round(round, settled, strong, columns_whole, accumulate);
+        take_ragged_round(round, accumulate);
       }
-      settled = strong;
-    }
-    if (!settled) {
-      scale_state(block_.smem.packets[(block_.rounds - 1) % 2][Tiling::kSubChunks - 1].out);
     }
     store_state();
-    if (block_.wants_log_decay()) {  // which the preparing warps store: they meet twice
-      block_.meet();
-      block_.meet();
-    }
+    if (block_.wants_log_decay()) block_.meet();  // for the preparing warps, which store it
   }
   // [/doc:state_rounds]
 
  private:
   // [doc:whole_round]
-  // A round with nothing special: one packet for each sub-chunk, all rows and columns are there. No
-  // branches, so that the compiler can begin with a sub-chunk while it waits for the one before.
-  __device__ __forceinline__ void take_whole_round(int round, bool settled) {
-    const auto& packets = block_.smem.packets[round % 2];
+  // A round of which all rows and columns are there. No branches, so that the compiler can begin
+  // with a sub-chunk while it waits for the one before.
+  __device__ __forceinline__ void take_whole_round(int round) {
     T* o_rows = output_rows(block_.first_row(round));
-#pragma unroll
+#pragma unroll(kAhead ? Tiling::kSubChunks : 1)
     for (int sub = 0; sub < Tiling::kSubChunks; ++sub) {
-      float o[kHalves][4] = {};
-      take(packets[sub], sub == 0 && settled ? packets[sub].in : packets[sub].between,
-           values(round, sub), o);
-      if constexpr (kOutputs) {
-        store_whole(o, o_rows + sub * kSubChunk * block_.x.o.stride_l);
-      }
+      float o[kHalves][4];
+      take(block_.smem.packets[round % 2][sub], values(round, sub), o);
+      if constexpr (kOutputs) store_whole(o, o_rows);
+      o_rows += kSubChunk * block_.x.o.stride_l;
     }
   }
   // [/doc:whole_round]
 
-  // [doc:any_round]
-  // Any round: rows or columns may be missing, and a strong sub-chunk comes in several packets.
-  __device__ __forceinline__ void take_any_round(int round, bool settled, bool strong,
-                                                 bool columns_whole, bool accumulate) {
-    const auto& packets = block_.smem.packets[round % 2];
-    float o[kHalves][4] = {};
+  // One of which some are not, or whose outputs are added to.
+  __device__ __forceinline__ void take_ragged_round(int round, bool accumulate) {
 #pragma unroll 1
-    for (int sub = 0; sub < Tiling::kSubChunks;) {
-      take(packets[sub], settled ? packets[sub].in : packets[sub].between, values(round, sub), o);
-      settled = strong;
-      if (strong) {
-        scale_state(packets[sub].out);
-        if (block_.incomplete(round, sub)) {
-          block_.meet();  // before the next packet is prepared
-          block_.meet();  // before it is taken
-          continue;
-        }
-      }
-      if constexpr (kOutputs) {
-        const int row0 = block_.first_row(round) + sub * kSubChunk;
-        if (columns_whole && row0 + kSubChunk <= block_.end) {
-          store_whole(o, output_rows(row0));
-        } else {
-          store_some(o, row0, accumulate);
-        }
-      }
-#pragma unroll
-      for (int half = 0; half < kHalves; ++half) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) o[half][i] = 0;
-      }
-      ++sub;
+    for (int sub = 0; sub < Tiling::kSubChunks; ++sub) {
+      float o[kHalves][4];
+      take(block_.smem.packets[round % 2][sub], values(round, sub), o);
+      if constexpr (kOutputs) store_some(o, block_.first_row(round) + sub * kSubChunk, accumulate);
     }
   }
-  // [/doc:any_round]
 
   __device__ __forceinline__ const T* values(int round, int sub) const {
     return &block_.smem.v[round % (Tiling::kSlots + 1)][sub * kSubChunk][column_];
@@ -191,11 +151,9 @@ class StateWarp {
   }
 
   // [doc:take]
-  // o += the packet's outputs; S moves halfway through its rows, and takes them in.
-  __device__ __forceinline__ void take(const Packet<Tiling>& packet, const float* decay,
-                                       const T* v_smem, float (&o)[kHalves][4]) {
-    scale_state(decay);
-
+  // o = the packet's outputs; S moves past its rows, and takes them in.
+  __device__ __forceinline__ void take(const Packet<Tiling>& packet, const T* v_smem,
+                                       float (&o)[kHalves][4]) {
     ValueFragment<kValueParts> v[kTiles];
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
@@ -205,11 +163,6 @@ class StateWarp {
 
     if constexpr (kOutputs) {
       float sums[kChains][kHalves][4] = {};
-#pragma unroll
-      for (int half = 0; half < kHalves; ++half) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) sums[0][half][i] = o[half][i];
-      }
       // q S: the accumulators of S are B operands as they are.
 #pragma unroll
       for (int n = 0; n < Tiling::kE / 8; ++n) {
@@ -247,7 +200,8 @@ class StateWarp {
       }
     }
 
-    // S^T += v^T k.
+    // S^T = S^T decay + v^T k.
+    scale_state(packet.decay);
     if constexpr (kValueParts > 1) {
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile) {
