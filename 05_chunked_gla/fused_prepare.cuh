@@ -21,54 +21,63 @@ constexpr float kLog2e = 1.4426950408889634f;
 constexpr float kMildest = 64;
 
 // [doc:centred_gates]
-// c_i - h is the sum over j of weight(i, j) g_j.
+// Sums of the 16 gates of each column of a slab, as products of fixed matrices and the gates: of
+// rows `row` and row + 8 of two such matrices,
+//   x = c_i - h, which takes half of each gate after the first, - from row i on;
+//   edges = h, in rows 0 to 7, and h + g_0, in rows 8 to 15.
+template <int kTiles>
+struct GateSums {
+  float x[kTiles][4], edges[kTiles][4];
+};
 __device__ __forceinline__ float centred_weight(int i, int j) {
   return j == 0 ? 0.0f : j <= i ? 0.5f : -0.5f;
 }
+__device__ __forceinline__ float edge_weight(int i, int j) {
+  return j > 0 ? 0.5f : i < 8 ? 0.0f : 1.0f;
+}
 
-// x = c - h of 16 rows and 8 kTiles columns, as accumulator fragments: the product of a matrix of
-// weights, +-1/2, and the gates.
 template <int kTiles>
-__device__ __forceinline__ void centred_gates(float (&x)[kTiles][4], const __nv_bfloat16* g_smem,
-                                              int pitch) {
+__device__ __forceinline__ GateSums<kTiles> sum_gates(const __nv_bfloat16* g_smem, int pitch) {
   const int lane = threadIdx.x % kWarp;
   const int row = lane / 4, pair = lane % 4 * 2;
-  uint32_t weights[4];
+  uint32_t centred[4], edge[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const int r = row + i % 2 * 8, j = pair + i / 2 * 8;
-    weights[i] = pack_high(centred_weight(r, j), centred_weight(r, j + 1));
+    centred[i] = pack_high(centred_weight(r, j), centred_weight(r, j + 1));
+    edge[i] = pack_high(edge_weight(r, j), edge_weight(r, j + 1));
   }
+  GateSums<kTiles> sums;
   const __nv_bfloat16* matrix = g_smem + lane % 16 * pitch + lane / 16 * 8;
 #pragma unroll
   for (int n = 0; n < kTiles; n += 2) {
     uint32_t g[4];
     ldmatrix_trans(g, matrix + n * 8);
     const float zero[4] = {};
-    mma_m16n8k16(x[n], weights, {g[0], g[1]}, zero);
-    mma_m16n8k16(x[n + 1], weights, {g[2], g[3]}, zero);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      mma_m16n8k16(sums.x[n + i], centred, {g[2 * i], g[2 * i + 1]}, zero);
+      mma_m16n8k16(sums.edges[n + i], edge, {g[2 * i], g[2 * i + 1]}, zero);
+    }
   }
+  return sums;
 }
 // [/doc:centred_gates]
 
 // The same of float gates: here each gate is the sum of two tf32.
 template <int kTiles>
-__device__ __forceinline__ void centred_gates(float (&x)[kTiles][4], const float* g_smem,
-                                              int pitch) {
+__device__ __forceinline__ GateSums<kTiles> sum_gates(const float* g_smem, int pitch) {
   const int lane = threadIdx.x % kWarp;
   const int group = lane / 4, column = lane % 4;
-#pragma unroll
-  for (int n = 0; n < kTiles; ++n) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) x[n][i] = 0;
-  }
+  GateSums<kTiles> sums = {};
 #pragma unroll
   for (int step = 0; step < 2; ++step) {
     const int j = step * 8 + column;
-    uint32_t weights[4];
+    uint32_t centred[4], edge[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      weights[i] = __float_as_uint(centred_weight(group + i % 2 * 8, j + i / 2 * 4));
+      centred[i] = __float_as_uint(centred_weight(group + i % 2 * 8, j + i / 2 * 4));
+      edge[i] = __float_as_uint(edge_weight(group + i % 2 * 8, j + i / 2 * 4));
     }
 #pragma unroll
     for (int n = 0; n < kTiles; ++n) {
@@ -79,10 +88,13 @@ __device__ __forceinline__ void centred_gates(float (&x)[kTiles][4], const float
         high[i] = __float_as_uint(g) & 0xffffe000u;  // what tf32 keeps of a float
         low[i] = __float_as_uint(g - __uint_as_float(high[i]));
       }
-      mma_m16n8k8_tf32(x[n], weights, high, x[n]);
-      mma_m16n8k8_tf32(x[n], weights, low, x[n]);
+      mma_m16n8k8_tf32(sums.x[n], centred, high, sums.x[n]);
+      mma_m16n8k8_tf32(sums.x[n], centred, low, sums.x[n]);
+      mma_m16n8k8_tf32(sums.edges[n], edge, high, sums.edges[n]);
+      mma_m16n8k8_tf32(sums.edges[n], edge, low, sums.edges[n]);
     }
   }
+  return sums;
 }
 
 // Rows row and row + 8 of a slab, columns 2t and 2t + 1 of every eight.
@@ -171,20 +183,16 @@ class PreparingWarp {
     const int row = lane_ / 4, pair = lane_ % 4 * 2;
 
     // Read before anything is stored: the compiler could not know that the stores leave them alone.
-    Pair<T> q_pairs[kTiles][2], k_pairs[kTiles][2], first_gates[kTiles];
+    Pair<T> q_pairs[kTiles][2], k_pairs[kTiles][2];
     if constexpr (kOutputs) load_rows(q_pairs, slab(0, round), kPitch);
     load_rows(k_pairs, slab(1, round), kPitch);
-#pragma unroll
-    for (int n = 0; n < kTiles; ++n) first_gates[n] = load_pair(g + n * 8 + pair);
-
-    float x[kTiles][4];
-    centred_gates(x, g, kPitch);
+    const GateSums<kTiles> sums = sum_gates<kTiles>(g, kPitch);
     // The first row has the largest x, -h. A NaN, from an infinite gate, is no mild one either.
     bool mild = true;
 #pragma unroll
     for (int n = 0; n < kTiles; ++n) {
 #pragma unroll
-      for (int i = 0; i < 2; ++i) mild = mild && x[n][i] <= kMildest / kLog2e;
+      for (int i = 0; i < 2; ++i) mild = mild && sums.x[n][i] <= kMildest / kLog2e;
     }
     if (!__all_sync(kFullWarp, mild)) return false;
 
@@ -194,22 +202,19 @@ class PreparingWarp {
       float grow[4], decay[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        x[n][i] *= kLog2e;
-        decay[i] = exp2_approx(x[n][i]);
-        grow[i] = exp2_approx(-x[n][i]);
+        const float x = sums.x[n][i] * kLog2e;
+        decay[i] = exp2_approx(x);
+        grow[i] = exp2_approx(-x);
       }
-      // From halfway to the first row and to the last.
-      const float2 g0 = to_floats(first_gates[n]);
-      float h[2], to_first[2], to_last[2];
+      float to_last[2], from_first[2];  // from halfway on, and up to halfway
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        h[i] = -__shfl_sync(kFullWarp, x[n][i], lane_ % 4);  // of row 0
-        to_first[i] = exp2_approx(fmaf(i == 0 ? g0.x : g0.y, kLog2e, h[i]));
-        to_last[i] = exp2_approx(h[i]);
+        to_last[i] = exp2_approx(sums.edges[n][i] * kLog2e);
+        from_first[i] = exp2_approx(sums.edges[n][2 + i] * kLog2e);
       }
       if (row == 0) {
-        store_pair(&packet.decay[column_ + n * 8 + pair], to_first[0] * to_last[0],
-                   to_first[1] * to_last[1]);
+        store_pair(&packet.decay[column_ + n * 8 + pair], from_first[0] * to_last[0],
+                   from_first[1] * to_last[1]);
       }
       const float2 k0 = to_floats(k_pairs[n][0]), k1 = to_floats(k_pairs[n][1]);
       float k[4] = {k0.x * grow[0], k0.y * grow[1], k1.x * grow[2], k1.y * grow[3]};
@@ -218,10 +223,11 @@ class PreparingWarp {
         float q[4] = {q0.x * decay[0], q0.y * decay[1], q1.x * decay[2], q1.y * decay[3]};
         add_scores(scores, q, k);
 #pragma unroll
-        for (int i = 0; i < 4; ++i) q[i] *= to_first[i % 2];
+        for (int i = 0; i < 4; ++i) q[i] *= from_first[i % 2];
         store_q(packet, n, q);
       } else {
-        add_log_decay(n, 2 * h[0] + g0.x * kLog2e, 2 * h[1] + g0.y * kLog2e);
+        add_log_decay(n, (sums.edges[n][0] + sums.edges[n][2]) * kLog2e,
+                      (sums.edges[n][1] + sums.edges[n][3]) * kLog2e);
       }
 #pragma unroll
       for (int i = 0; i < 4; ++i) k[i] *= to_last[i % 2];
