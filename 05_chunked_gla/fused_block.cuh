@@ -1,3 +1,6 @@
+#ifndef LAB_AHEAD
+#define LAB_AHEAD 32
+#endif
 // What the two kinds of warps of the fused kernel share: how a block is cut, its place in the
 // problem, its shared memory, and the packet, in which one sub-chunk goes from the warps that
 // prepare it to the warps that own the state.
@@ -58,9 +61,10 @@ struct Packet {
   // k_j exp(G_last - G_j), as the sum of two bf16; two columns to a word.
   alignas(16) uint32_t k_high[kSubChunk][Tiling::kPitch / 2];
   alignas(16) uint32_t k_low[kSubChunk][Tiling::kPitch / 2];
-  // The scores q_i . exp(G_i - G_j) k_j, j <= i, of each slab's columns, as the sum of two bf16: A
-  // fragments of mma_m16n8k16.
-  uint4 scores[Tiling::kSlabs][2][kWarp];
+  // The scores q_i . exp(G_i - G_j) k_j, j <= i, as the sum of two bf16: A fragments of mma_m16n8k16.
+  uint4 scores[2][kWarp];
+  // The same of the columns of each slab but the first, as accumulators, until they are summed up.
+  float4 slab_scores[Tiling::kSlabs - 1][2][kWarp];
   float decay[Tiling::kE];  // exp(G_last)
 };
 // [/doc:packet]
@@ -115,6 +119,14 @@ struct Block {
 #endif
   }
   // [/doc:meet]
+
+  // The preparing warps of one sub-chunk: all slabs but the first arrive, the first waits.
+  __device__ __forceinline__ void slabs_ready(int sub) const {
+    named_barrier_arrive(2 + sub, Tiling::kSlabs * kWarp);
+  }
+  __device__ __forceinline__ void wait_for_slabs(int sub) const {
+    named_barrier_sync(2 + sub, Tiling::kSlabs * kWarp);
+  }
 
   __device__ __forceinline__ bool wants_log_decay() const {
     return segments.log_decay.data != nullptr;

@@ -322,9 +322,33 @@ class PreparingWarp {
     }
   }
 
-  // The causal half of the scores of 16 rows, as two bf16.
+  // [doc:store_scores]
+  // The first slab's warp sums up the scores of all slabs, and stores the causal half as two bf16.
   __device__ __forceinline__ void store_scores(Packet<Tiling>& packet,
                                                float (&scores)[2][4]) const {
+    if constexpr (Tiling::kSlabs > 1) {
+      if (slab_ > 0) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          packet.slab_scores[slab_ - 1][i][lane_] = {scores[i][0], scores[i][1], scores[i][2],
+                                                     scores[i][3]};
+        }
+        block_.slabs_ready(sub_);
+        return;
+      }
+      block_.wait_for_slabs(sub_);  // the other slabs' scores are there
+#pragma unroll
+      for (int slab = 1; slab < Tiling::kSlabs; ++slab) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const float4 more = packet.slab_scores[slab - 1][i][lane_];
+          scores[i][0] += more.x;
+          scores[i][1] += more.y;
+          scores[i][2] += more.z;
+          scores[i][3] += more.w;
+        }
+      }
+    }
     const int row = lane_ / 4, key = lane_ % 4 * 2;
     uint32_t high[4], low[4];
 #pragma unroll
@@ -336,9 +360,10 @@ class PreparingWarp {
       high[i] = pack_high(s[0], s[1]);
       low[i] = pack_low(s[0], s[1], high[i]);
     }
-    packet.scores[slab_][0][lane_] = {high[0], high[1], high[2], high[3]};
-    packet.scores[slab_][1][lane_] = {low[0], low[1], low[2], low[3]};
+    packet.scores[0][lane_] = {high[0], high[1], high[2], high[3]};
+    packet.scores[1][lane_] = {low[0], low[1], low[2], low[3]};
   }
+  // [/doc:store_scores]
 
   // The lanes of row 0 count.
   __device__ __forceinline__ void add_log_decay(int n, float x0, float x1) {

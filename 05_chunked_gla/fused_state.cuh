@@ -70,9 +70,10 @@ class StateWarp {
   static constexpr int kHalves = 2 * kTiles;  // of 8 columns
   static constexpr int kValueParts = sizeof(T) / 2;
   // Whether the state leaves registers for more than one sub-chunk at a time.
-  static constexpr bool kAhead = kTiles * Tiling::kE / 2 <= 32;
-  // Sums of products that do not wait for each other: four of them hide how long a product takes.
-  static constexpr int kChains = kAhead ? 4 / kHalves : 1;
+  static constexpr bool kAhead = kTiles * Tiling::kE / 2 <= LAB_AHEAD;
+  // Sums of outputs that do not wait for each other: four of them hide how long a product takes.
+  static constexpr int kChains = kTiles == 1 ? 2 : 1;
+  static constexpr int kPitchV = Tiling::kPitchV;
   // [doc:uncut]
   // Tensor cores cut a float off after 10 bits of mantissa, half a unit of them too low on average:
   // 2^-11 E(1 / mantissa). Every output is a sum of products of two such floats.
@@ -84,7 +85,8 @@ class StateWarp {
       : block_(block),
         lane_(threadIdx.x % kWarp),
         column_(threadIdx.x / kWarp * Tiling::kWarpColumns),
-        m0_(block.m0 + column_) {}
+        m0_(block.m0 + column_),
+        o_rows_(kOutputs ? output_rows(block.begin) : nullptr) {}
 
   // [doc:state_rounds]
   __device__ __forceinline__ void run(bool accumulate) {
@@ -111,13 +113,11 @@ class StateWarp {
   // A round of which all rows and columns are there. No branches, so that the compiler can begin
   // with a sub-chunk while it waits for the one before.
   __device__ __forceinline__ void take_whole_round(int round) {
-    T* o_rows = output_rows(block_.first_row(round));
 #pragma unroll(kAhead ? Tiling::kSubChunks : 1)
     for (int sub = 0; sub < Tiling::kSubChunks; ++sub) {
       float o[kHalves][4];
       take(block_.smem.packets[round % 2][sub], values(round, sub), o);
-      if constexpr (kOutputs) store_whole(o, o_rows);
-      o_rows += kSubChunk * block_.x.o.stride_l;
+      if constexpr (kOutputs) store_whole(o);
     }
   }
   // [/doc:whole_round]
@@ -136,93 +136,82 @@ class StateWarp {
     return &block_.smem.v[round % (Tiling::kSlots + 1)][sub * kSubChunk][column_];
   }
 
-  __device__ __forceinline__ void scale_state(const float* decay) {
-#pragma unroll
-    for (int n = 0; n < Tiling::kE / 8; ++n) {
-      const float2 d = load_pair(decay + n * 8 + lane_ % 4 * 2);
-#pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) {
-        S_[tile][n][0] *= d.x;
-        S_[tile][n][1] *= d.y;
-        S_[tile][n][2] *= d.x;
-        S_[tile][n][3] *= d.y;
-      }
-    }
-  }
-
   // [doc:take]
   // o = the packet's outputs; S moves past its rows, and takes them in.
   __device__ __forceinline__ void take(const Packet<Tiling>& packet, const T* v_smem,
                                        float (&o)[kHalves][4]) {
     ValueFragment<kValueParts> v[kTiles];
-#pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-      load_b(v[tile], v_smem + tile * 16, Tiling::kPitchV);
-      if constexpr (kValueParts == 1) load_a(v[tile], v_smem + tile * 16, Tiling::kPitchV);
-    }
-
+    float sums[kChains][kHalves][4] = {};
     if constexpr (kOutputs) {
-      float sums[kChains][kHalves][4] = {};
-      // q S: the accumulators of S are B operands as they are.
-#pragma unroll
-      for (int n = 0; n < Tiling::kE / 8; ++n) {
-        const uint4 fragment = packet.q[n][lane_];
-        const uint32_t q[4] = {fragment.x, fragment.y, fragment.z, fragment.w};
-#pragma unroll
-        for (int half = 0; half < kHalves; ++half) {
-          const float* s = &S_[half / 2][n][half % 2 * 2];
-          auto& sum = sums[n % kChains][half];
-          mma_m16n8k8_tf32(sum, q, {__float_as_uint(s[0]), __float_as_uint(s[1])}, sum);
-        }
-      }
       // scores v. Low parts are not multiplied with low parts.
 #pragma unroll
-      for (int i = 0; i < 2 * Tiling::kSlabs; ++i) {
-        const uint4 fragment = packet.scores[i / 2][i % 2][lane_];
+      for (int tile = 0; tile < kTiles; ++tile) load_b(v[tile], v_smem + tile * 16, kPitchV);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const uint4 fragment = packet.scores[i][lane_];
         const uint32_t scores[4] = {fragment.x, fragment.y, fragment.z, fragment.w};
 #pragma unroll
         for (int half = 0; half < kHalves; ++half) {
+          auto& sum = sums[i % kChains][half];
 #pragma unroll
-          for (int part = 0; part < (i % 2 == 0 ? kValueParts : 1); ++part) {
-            auto& sum = sums[i % kChains][half];
+          for (int part = 0; part < (i == 0 ? kValueParts : 1); ++part) {
             mma_m16n8k16(sum, scores, v[half / 2].b[part][half % 2], sum);
           }
         }
       }
-#pragma unroll
-      for (int half = 0; half < kHalves; ++half) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-#pragma unroll
-          for (int chain = 1; chain < kChains; ++chain) sums[0][half][i] += sums[chain][half][i];
-          o[half][i] = sums[0][half][i];
-        }
-      }
     }
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) load_a(v[tile], v_smem + tile * 16, kPitchV);
 
-    // S^T = S^T decay + v^T k.
-    scale_state(packet.decay);
-    if constexpr (kValueParts > 1) {
-#pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) {
-        load_a(v[tile], v_smem + tile * 16, Tiling::kPitchV);
-      }
-    }
+    // 16 columns of q and k after the other: while one's products wait for their turn in the sums
+    // of outputs, or for the state to be decayed, those of the other run.
     const int matrix = (lane_ % 16 * Tiling::kPitch + lane_ / 16 * 8) / 2;
 #pragma unroll
     for (int n = 0; n < Tiling::kE / 8; n += 2) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        // q S: the accumulators of S are B operands as they are.
+        if constexpr (kOutputs) {
+          const uint4 fragment = packet.q[n + i][lane_];
+          const uint32_t q[4] = {fragment.x, fragment.y, fragment.z, fragment.w};
+#pragma unroll
+          for (int half = 0; half < kHalves; ++half) {
+            const float* s = &S_[half / 2][n + i][half % 2 * 2];
+            auto& sum = sums[i % kChains][half];
+            mma_m16n8k8_tf32(sum, q, {__float_as_uint(s[0]), __float_as_uint(s[1])}, sum);
+          }
+        }
+        const float2 decay = load_pair(&packet.decay[(n + i) * 8 + lane_ % 4 * 2]);
+#pragma unroll
+        for (int tile = 0; tile < kTiles; ++tile) {
+          S_[tile][n + i][0] *= decay.x;
+          S_[tile][n + i][1] *= decay.y;
+          S_[tile][n + i][2] *= decay.x;
+          S_[tile][n + i][3] *= decay.y;
+        }
+      }
+      // S^T += v^T k.
 #pragma unroll
       for (int k_part = 0; k_part < 2; ++k_part) {
         uint32_t k[4];
         ldmatrix_trans(k, (k_part == 0 ? packet.k_high[0] : packet.k_low[0]) + matrix + n * 4);
 #pragma unroll
-        for (int tile = 0; tile < kTiles; ++tile) {
+        for (int part = 0; part < (k_part == 0 ? kValueParts : 1); ++part) {
 #pragma unroll
-          for (int part = 0; part < (k_part == 0 ? kValueParts : 1); ++part) {
+          for (int tile = 0; tile < kTiles; ++tile) {
             mma_m16n8k16(S_[tile][n], v[tile].a[part], {k[0], k[1]}, S_[tile][n]);
             mma_m16n8k16(S_[tile][n + 1], v[tile].a[part], {k[2], k[3]}, S_[tile][n + 1]);
           }
         }
+      }
+    }
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        o[half][i] = sums[0][half][i];
+#pragma unroll
+        for (int chain = 1; chain < kChains; ++chain) o[half][i] += sums[chain][half][i];
       }
     }
   }
@@ -233,15 +222,15 @@ class StateWarp {
     return block_.x.o.row(block_.b, block_.h, row0 + lane_ / 4) + m0_ + lane_ % 4 * 2;
   }
 
-  __device__ __forceinline__ void store_whole(const float (&o)[kHalves][4], T* o_rows) const {
+  __device__ __forceinline__ void store_whole(const float (&o)[kHalves][4]) {
     const float scale = block_.x.scale * kUncut;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
 #pragma unroll
       for (int half = 0; half < kHalves; ++half) {
-        store_pair(o_rows + half * 8, o[half][2 * i] * scale, o[half][2 * i + 1] * scale);
+        store_pair(o_rows_ + half * 8, o[half][2 * i] * scale, o[half][2 * i + 1] * scale);
       }
-      o_rows += 8 * block_.x.o.stride_l;
+      o_rows_ += 8 * block_.x.o.stride_l;
     }
   }
 
@@ -302,6 +291,7 @@ class StateWarp {
 
   const Block<Tiling>& block_;
   const int lane_, column_, m0_;
+  T* o_rows_;  // where the lane's outputs of the next sub-chunk go
   // The state transposed, [value columns][E], as accumulator fragments.
   float S_[kTiles][Tiling::kE / 8][4];
 };
