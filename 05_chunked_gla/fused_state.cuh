@@ -97,10 +97,11 @@ class StateWarp {
 #pragma unroll 1
     for (int round = 0; round < block_.rounds; ++round) {
       block_.meet();  // the packets of this round are whole
-      if (columns_whole && block_.first_row(round + 1) <= block_.end) {
-        take_whole_round(round);
+      const bool whole = columns_whole && block_.first_row(round + 1) <= block_.end;
+      if (kAhead && whole) {
+        take_round<true>(round, whole, accumulate);
       } else {
-        take_ragged_round(round, accumulate);
+        take_round<false>(round, whole, accumulate);
       }
     }
     store_state();
@@ -109,28 +110,26 @@ class StateWarp {
   // [/doc:state_rounds]
 
  private:
-  // [doc:whole_round]
-  // A round of which all rows and columns are there. No branches, so that the compiler can begin
-  // with a sub-chunk while it waits for the one before.
-  __device__ __forceinline__ void take_whole_round(int round) {
-#pragma unroll(kAhead ? Tiling::kSubChunks : 1)
+  // [doc:take_round]
+  // whole: all rows and columns are there, and outputs are stored, not added. kWhole: that is known
+  // beforehand, so that there are no branches, and the compiler can begin with a sub-chunk while it
+  // waits for the one before.
+  template <bool kWhole>
+  __device__ __forceinline__ void take_round(int round, bool whole, bool accumulate) {
+#pragma unroll(kWhole ? Tiling::kSubChunks : 1)
     for (int sub = 0; sub < Tiling::kSubChunks; ++sub) {
       float o[kHalves][4];
       take(block_.smem.packets[round % 2][sub], values(round, sub), o);
-      if constexpr (kOutputs) store_whole(o);
+      if constexpr (kOutputs) {
+        if (kWhole || whole) {
+          store_whole(o);
+        } else {
+          store_some(o, block_.first_row(round) + sub * kSubChunk, accumulate);
+        }
+      }
     }
   }
-  // [/doc:whole_round]
-
-  // One of which some are not, or whose outputs are added to.
-  __device__ __forceinline__ void take_ragged_round(int round, bool accumulate) {
-#pragma unroll 1
-    for (int sub = 0; sub < Tiling::kSubChunks; ++sub) {
-      float o[kHalves][4];
-      take(block_.smem.packets[round % 2][sub], values(round, sub), o);
-      if constexpr (kOutputs) store_some(o, block_.first_row(round) + sub * kSubChunk, accumulate);
-    }
-  }
+  // [/doc:take_round]
 
   __device__ __forceinline__ const T* values(int round, int sub) const {
     return &block_.smem.v[round % (Tiling::kSlots + 1)][sub * kSubChunk][column_];
