@@ -23,20 +23,22 @@ constexpr int kSubChunk = 16;  // rows of an mma.sync tile
 
 // [doc:tiling]
 // How a block divides its head.
-template <class T_, int kE_, int kWarpColumns_, int kStateWarps_, int kSubChunks_, int kSlots_,
-          int kSlab_, int kBlocks_>
+template <class T_, int kE_, int kWarpColumns_, int kColumnWarps_, int kParts_, int kSubChunks_,
+          int kSlots_, int kSlab_, int kBlocks_>
 struct Tiling {
   using T = T_;
   static constexpr int kE = kE_;                      // head size of q and k, padded with zeros
   static constexpr int kWarpColumns = kWarpColumns_;  // value columns of one state warp
-  static constexpr int kStateWarps = kStateWarps_;
+  static constexpr int kColumnWarps = kColumnWarps_;  // state warps side by side
+  static constexpr int kParts = kParts_;              // of kE, each with state warps of its own
   static constexpr int kSubChunks = kSubChunks_;  // in a round, between two barriers of the block
   static constexpr int kSlots = kSlots_;          // buffers for the rows of a round
   static constexpr int kSlab = kSlab_;            // columns of q, k and g of one preparing warp
   static constexpr int kBlocks = kBlocks_;        // side by side on one multiprocessor
 
-  static constexpr int kM = kStateWarps * kWarpColumns;  // value columns of the block
-  static constexpr int kRows = kSubChunks * kSubChunk;   // of a round
+  static constexpr int kM = kColumnWarps * kWarpColumns;  // value columns of the block
+  static constexpr int kStateWarps = kParts * kColumnWarps;
+  static constexpr int kRows = kSubChunks * kSubChunk;  // of a round
   static constexpr int kSlabs = kE / kSlab;
   static constexpr int kPrepareWarps = kSubChunks * kSlabs;
   static constexpr int kThreads = (kStateWarps + kPrepareWarps) * kWarp;
@@ -47,6 +49,7 @@ struct Tiling {
 
   static_assert(kE % kSlab == 0 && kSlab % kWarp == 0, "lanes take whole pairs of columns");
   static_assert(kWarpColumns % kSubChunk == 0, "S transposed is made of mma.sync tiles");
+  static_assert(kParts == 1 || kParts == 2, "each of two parts adds up half of the outputs");
 };
 // [/doc:tiling]
 
@@ -61,10 +64,10 @@ struct Packet {
   // k_j exp(G_last - G_j), as the sum of two bf16; two columns to a word.
   alignas(16) uint32_t k_high[kSubChunk][Tiling::kPitch / 2];
   alignas(16) uint32_t k_low[kSubChunk][Tiling::kPitch / 2];
-  // The scores q_i . exp(G_i - G_j) k_j, j <= i, as the sum of two bf16: A fragments of mma_m16n8k16.
-  uint4 scores[2][kWarp];
-  // The same of the columns of each slab but the first, as accumulators, until they are summed up.
-  float4 slab_scores[Tiling::kSlabs - 1][2][kWarp];
+  // The scores q_i . exp(G_i - G_j) k_j, j <= i, as the sum of two bf16: A fragments of
+  // mma_m16n8k16. Before that, those of each slab but the first, as accumulators.
+  static constexpr int kOtherSlabs = Tiling::kSlabs > 1 ? Tiling::kSlabs - 1 : 1;
+  uint4 scores[2 * kOtherSlabs][kWarp];
   float decay[Tiling::kE];  // exp(G_last)
 };
 // [/doc:packet]
@@ -77,6 +80,9 @@ struct SharedStorage {
   alignas(16) T qkg[3][Tiling::kSlots][Tiling::kRows][Tiling::kPitch];
   alignas(16) T v[Tiling::kSlots + 1][Tiling::kRows][Tiling::kPitchV];
   Packet<Tiling> packets[2][Tiling::kSubChunks];
+  // What a state warp has of the outputs that the warp with the other part of E adds up; of two
+  // sub-chunks in turn.
+  float4 sums[2][Tiling::kStateWarps][Tiling::kWarpColumns / 16][Tiling::kParts > 1 ? kWarp : 1];
   float log_decay[Tiling::kSubChunks][Tiling::kE];  // summed up, for segments
 };
 
@@ -126,6 +132,11 @@ struct Block {
   }
   __device__ __forceinline__ void wait_for_slabs(int sub) const {
     named_barrier_sync(2 + sub, Tiling::kSlabs * kWarp);
+  }
+
+  // The state warps of the same columns.
+  __device__ __forceinline__ void meet_parts(int column_warp) const {
+    named_barrier_sync(2 + Tiling::kSubChunks + column_warp, Tiling::kParts * kWarp);
   }
 
   __device__ __forceinline__ bool wants_log_decay() const {

@@ -330,8 +330,9 @@ class PreparingWarp {
       if (slab_ > 0) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          packet.slab_scores[slab_ - 1][i][lane_] = {scores[i][0], scores[i][1], scores[i][2],
-                                                     scores[i][3]};
+          uint4& bits = packet.scores[2 * (slab_ - 1) + i][lane_];
+          bits = {__float_as_uint(scores[i][0]), __float_as_uint(scores[i][1]),
+                  __float_as_uint(scores[i][2]), __float_as_uint(scores[i][3])};
         }
         block_.slabs_ready(sub_);
         return;
@@ -341,11 +342,11 @@ class PreparingWarp {
       for (int slab = 1; slab < Tiling::kSlabs; ++slab) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          const float4 more = packet.slab_scores[slab - 1][i][lane_];
-          scores[i][0] += more.x;
-          scores[i][1] += more.y;
-          scores[i][2] += more.z;
-          scores[i][3] += more.w;
+          const uint4 more = packet.scores[2 * (slab - 1) + i][lane_];
+          scores[i][0] += __uint_as_float(more.x);
+          scores[i][1] += __uint_as_float(more.y);
+          scores[i][2] += __uint_as_float(more.z);
+          scores[i][3] += __uint_as_float(more.w);
         }
       }
     }

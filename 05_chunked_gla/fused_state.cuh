@@ -68,9 +68,12 @@ class StateWarp {
   using T = typename Tiling::T;
   static constexpr int kTiles = Tiling::kWarpColumns / 16;
   static constexpr int kHalves = 2 * kTiles;  // of 8 columns
+  static constexpr int kParts = Tiling::kParts;
+  static constexpr int kE = Tiling::kE / kParts;          // rows of the state
+  static constexpr int kOutputHalves = kHalves / kParts;  // whose outputs the warp stores
   static constexpr int kValueParts = sizeof(T) / 2;
   // Whether the state leaves registers for more than one sub-chunk at a time.
-  static constexpr bool kAhead = kTiles * Tiling::kE / 2 <= LAB_AHEAD;
+  static constexpr bool kAhead = kTiles * kE / 2 <= LAB_AHEAD;
   // Sums of outputs that do not wait for each other: four of them hide how long a product takes.
   static constexpr int kChains = kTiles == 1 ? 2 : 1;
   static constexpr int kPitchV = Tiling::kPitchV;
@@ -84,8 +87,11 @@ class StateWarp {
   __device__ __forceinline__ explicit StateWarp(const Block<Tiling>& block)
       : block_(block),
         lane_(threadIdx.x % kWarp),
-        column_(threadIdx.x / kWarp * Tiling::kWarpColumns),
+        column_warp_(threadIdx.x / kWarp % Tiling::kColumnWarps),
+        part_(threadIdx.x / kWarp / Tiling::kColumnWarps),
+        column_(column_warp_ * Tiling::kWarpColumns),
         m0_(block.m0 + column_),
+        o_m0_(m0_ + part_ * kOutputHalves * 8),
         o_rows_(kOutputs ? output_rows(block.begin) : nullptr) {}
 
   // [doc:state_rounds]
@@ -118,8 +124,8 @@ class StateWarp {
   __device__ __forceinline__ void take_round(int round, bool whole, bool accumulate) {
 #pragma unroll(kWhole ? Tiling::kSubChunks : 1)
     for (int sub = 0; sub < Tiling::kSubChunks; ++sub) {
-      float o[kHalves][4];
-      take(block_.smem.packets[round % 2][sub], values(round, sub), o);
+      float o[kOutputHalves][4];
+      take(block_.smem.packets[round % 2][sub], values(round, sub), sub % 2, o);
       if constexpr (kOutputs) {
         if (kWhole || whole) {
           store_whole(o);
@@ -136,9 +142,9 @@ class StateWarp {
   }
 
   // [doc:take]
-  // o = the packet's outputs; S moves past its rows, and takes them in.
-  __device__ __forceinline__ void take(const Packet<Tiling>& packet, const T* v_smem,
-                                       float (&o)[kHalves][4]) {
+  // S moves past the packet's rows, and takes them in; o = their outputs.
+  __device__ __forceinline__ void take(const Packet<Tiling>& packet, const T* v_smem, int buffer,
+                                       float (&o)[kOutputHalves][4]) {
     ValueFragment<kValueParts> v[kTiles];
     float sums[kChains][kHalves][4] = {};
     if constexpr (kOutputs) {
@@ -146,8 +152,8 @@ class StateWarp {
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile) load_b(v[tile], v_smem + tile * 16, kPitchV);
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const uint4 fragment = packet.scores[i][lane_];
+      for (int i = 0; i < 2 / kParts; ++i) {
+        const uint4 fragment = packet.scores[kParts == 1 ? i : part_][lane_];
         const uint32_t scores[4] = {fragment.x, fragment.y, fragment.z, fragment.w};
 #pragma unroll
         for (int half = 0; half < kHalves; ++half) {
@@ -164,14 +170,16 @@ class StateWarp {
 
     // 16 columns of q and k after the other: while one's products wait for their turn in the sums
     // of outputs, or for the state to be decayed, those of the other run.
-    const int matrix = (lane_ % 16 * Tiling::kPitch + lane_ / 16 * 8) / 2;
+    const uint4(*q_smem)[kWarp] = packet.q + part_ * (kE / 8);
+    const float* decay_smem = packet.decay + part_ * kE + lane_ % 4 * 2;
+    const int matrix = (lane_ % 16 * Tiling::kPitch + lane_ / 16 * 8 + part_ * kE) / 2;
 #pragma unroll
-    for (int n = 0; n < Tiling::kE / 8; n += 2) {
+    for (int n = 0; n < kE / 8; n += 2) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         // q S: the accumulators of S are B operands as they are.
         if constexpr (kOutputs) {
-          const uint4 fragment = packet.q[n + i][lane_];
+          const uint4 fragment = q_smem[n + i][lane_];
           const uint32_t q[4] = {fragment.x, fragment.y, fragment.z, fragment.w};
 #pragma unroll
           for (int half = 0; half < kHalves; ++half) {
@@ -180,7 +188,7 @@ class StateWarp {
             mma_m16n8k8_tf32(sum, q, {__float_as_uint(s[0]), __float_as_uint(s[1])}, sum);
           }
         }
-        const float2 decay = load_pair(&packet.decay[(n + i) * 8 + lane_ % 4 * 2]);
+        const float2 decay = load_pair(decay_smem + (n + i) * 8);
 #pragma unroll
         for (int tile = 0; tile < kTiles; ++tile) {
           S_[tile][n + i][0] *= decay.x;
@@ -205,42 +213,77 @@ class StateWarp {
       }
     }
 #pragma unroll
-    for (int half = 0; half < kHalves; ++half) {
+    for (int chain = 1; chain < kChains; ++chain) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        o[half][i] = sums[0][half][i];
+      for (int half = 0; half < kHalves; ++half) {
 #pragma unroll
-        for (int chain = 1; chain < kChains; ++chain) o[half][i] += sums[chain][half][i];
+        for (int i = 0; i < 4; ++i) sums[0][half][i] += sums[chain][half][i];
       }
     }
+    if constexpr (kOutputs) share_outputs(sums[0], buffer, o);
   }
   // [/doc:take]
 
+  // [doc:share_outputs]
+  // Two warps with the same columns and half of E each: each adds up half of the outputs.
+  __device__ __forceinline__ void share_outputs(const float (&sums)[kHalves][4], int buffer,
+                                                float (&o)[kOutputHalves][4]) const {
+    constexpr int kShared = kHalves - kOutputHalves;
+    if constexpr (kShared > 0) {
+      auto& smem = block_.smem.sums[buffer];
+      const bool upper = part_ == 1;
+#pragma unroll
+      for (int half = 0; half < kShared; ++half) {
+        const float(&x)[4] = sums[half], (&y)[4] = sums[half + kShared];
+        smem[threadIdx.x / kWarp][half][lane_] =
+            upper ? float4{x[0], x[1], x[2], x[3]} : float4{y[0], y[1], y[2], y[3]};
+      }
+      // The other's are there. It has also read mine of the sub-chunk before, whose place is next.
+      block_.meet_parts(column_warp_);
+#pragma unroll
+      for (int half = 0; half < kShared; ++half) {
+        const float(&x)[4] = sums[half], (&y)[4] = sums[half + kShared];
+        const float4 more = smem[column_warp_ + (1 - part_) * Tiling::kColumnWarps][half][lane_];
+        o[half][0] = (upper ? y[0] : x[0]) + more.x;
+        o[half][1] = (upper ? y[1] : x[1]) + more.y;
+        o[half][2] = (upper ? y[2] : x[2]) + more.z;
+        o[half][3] = (upper ? y[3] : x[3]) + more.w;
+      }
+    } else {
+#pragma unroll
+      for (int half = 0; half < kHalves; ++half) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) o[half][i] = sums[half][i];
+      }
+    }
+  }
+  // [/doc:share_outputs]
+
   // Where the lane's outputs of the sub-chunk go that begins with row0.
   __device__ __forceinline__ T* output_rows(int row0) const {
-    return block_.x.o.row(block_.b, block_.h, row0 + lane_ / 4) + m0_ + lane_ % 4 * 2;
+    return block_.x.o.row(block_.b, block_.h, row0 + lane_ / 4) + o_m0_ + lane_ % 4 * 2;
   }
 
-  __device__ __forceinline__ void store_whole(const float (&o)[kHalves][4]) {
+  __device__ __forceinline__ void store_whole(const float (&o)[kOutputHalves][4]) {
     const float scale = block_.x.scale * kUncut;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
 #pragma unroll
-      for (int half = 0; half < kHalves; ++half) {
+      for (int half = 0; half < kOutputHalves; ++half) {
         store_pair(o_rows_ + half * 8, o[half][2 * i] * scale, o[half][2 * i + 1] * scale);
       }
       o_rows_ += 8 * block_.x.o.stride_l;
     }
   }
 
-  __device__ __forceinline__ void store_some(const float (&o)[kHalves][4], int row0,
+  __device__ __forceinline__ void store_some(const float (&o)[kOutputHalves][4], int row0,
                                              bool accumulate) const {
     const TensorView<T>& target = block_.x.o;
     const float scale = block_.x.scale * kUncut;
-    const int m = m0_ + lane_ % 4 * 2;
+    const int m = o_m0_ + lane_ % 4 * 2;
     T* o_rows = output_rows(row0);
 #pragma unroll
-    for (int half = 0; half < kHalves; ++half) {
+    for (int half = 0; half < kOutputHalves; ++half) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int row = i / 2 * 8, column = half * 8 + i % 2;
@@ -257,10 +300,10 @@ class StateWarp {
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
 #pragma unroll
-      for (int n = 0; n < Tiling::kE / 8; ++n) {
+      for (int n = 0; n < kE / 8; ++n) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          const int e = n * 8 + lane_ % 4 * 2 + i % 2;
+          const int e = part_ * kE + n * 8 + lane_ % 4 * 2 + i % 2;
           const int m = m0_ + tile * 16 + i / 2 * 8 + lane_ / 4;
           if (e < block_.x.k.D && m < block_.x.v.D) visit(S_[tile][n][i], e, m);
         }
@@ -273,7 +316,7 @@ class StateWarp {
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
 #pragma unroll
-      for (int n = 0; n < Tiling::kE / 8; ++n) {
+      for (int n = 0; n < kE / 8; ++n) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) S_[tile][n][i] = 0;
       }
@@ -289,10 +332,12 @@ class StateWarp {
   }
 
   const Block<Tiling>& block_;
-  const int lane_, column_, m0_;
-  T* o_rows_;  // where the lane's outputs of the next sub-chunk go
-  // The state transposed, [value columns][E], as accumulator fragments.
-  float S_[kTiles][Tiling::kE / 8][4];
+  const int lane_, column_warp_, part_;
+  const int column_, m0_;  // the first value column, of the block's and of the head's
+  const int o_m0_;         // the first whose outputs the warp stores
+  T* o_rows_;              // where the lane's outputs of the next sub-chunk go
+  // The state transposed, [value columns][rows], as accumulator fragments.
+  float S_[kTiles][kE / 8][4];
 };
 
 }  // namespace attn::chunked_gla

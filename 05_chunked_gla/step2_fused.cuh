@@ -126,17 +126,17 @@ void fused_segments(const GlaOperands<T>& x, const Segments& segments, cudaStrea
   };
   //                                 E  columns warps sub-chunks slots slab blocks
   if constexpr (kFloat) {
-    if (E <= 64) return run(Tiling<T, 64, 16, 4, 2, 3, 32, 1>());
+    if (E <= 64) return run(Tiling<T, 64, 16, 4, 1, 2, 3, 32, 1>());
     if constexpr (!kSanitized) {
-      if (E <= 128) return run(Tiling<T, 128, 32, 4, 1, 3, 64, 1>());
+      if (E <= 128) return run(Tiling<T, 128, 32, 4, 1, 1, 3, 64, 1>());
     }
   } else {
     if constexpr (!kSanitized) {
-      if (E <= 64 && alone(32)) return run(Tiling<T, 64, 16, 2, 4, 3, 32, 1>());
-      if (E <= 64 && alone(64)) return run(Tiling<T, 64, 16, 4, 4, 3, 32, 1>());
-      if (E > 64 && E <= 128) return run(Tiling<T, 128, 32, 4, 2, 3, 64, 1>());
+      if (E <= 64 && alone(32)) return run(Tiling<T, 64, 16, 2, 1, 4, 3, 32, 1>());
+      if (E <= 64 && alone(64)) return run(Tiling<T, 64, 16, 4, 1, 4, 3, 32, 1>());
+      if (E > 64 && E <= 128) return run(Tiling<T, 128, 32, 4, 1, 2, 3, 64, 1>());
     }
-    if (E <= 64) return run(Tiling<T, 64, 32, 2, 2, 3, 32, 2>());
+    if (E <= 64) return run(Tiling<T, 64, 32, 2, 1, 2, 3, 32, 2>());
   }
   // Above 256 rows of the state do not fit: their parts of the outputs are added up in o.
   constexpr int kE = 256;
@@ -149,7 +149,7 @@ void fused_segments(const GlaOperands<T>& x, const Segments& segments, cudaStrea
     part.final_state = state_rows(x.final_state, e, kE);
     Segments part_segments = segments;
     part_segments.log_decay = columns(segments.log_decay, e, kE);
-    launch_fused<Tiling<T, kE, 16, 4, 1, 2, 64, 1>>(part, part_segments, e > 0, stream);
+    launch_fused<Tiling<T, kE, 16, 4, 1, 1, 2, 64, 1>>(part, part_segments, e > 0, stream);
   }
 }
 // [/doc:tilings]
