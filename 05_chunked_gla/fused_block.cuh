@@ -1,3 +1,6 @@
+#ifndef LAB_APART
+#define LAB_APART 128
+#endif
 #ifndef LAB_AHEAD
 #define LAB_AHEAD 32
 #endif
@@ -68,7 +71,9 @@ struct Packet {
   // mma_m16n8k16. Before that, those of each slab but the first, as accumulators.
   static constexpr int kOtherSlabs = Tiling::kSlabs > 1 ? Tiling::kSlabs - 1 : 1;
   uint4 scores[2 * kOtherSlabs][kWarp];
-  float decay[Tiling::kE];  // exp(G_last)
+  // exp(G_last): for each lane % 4 = t columns 2t and 2t + 1 of every eight, side by side. The last
+  // is not used, so that the four begin in different banks.
+  float4 decay[4][Tiling::kE / 16 + 1];
 };
 // [/doc:packet]
 

@@ -180,7 +180,7 @@ class PreparingWarp {
   __device__ __forceinline__ bool prepare(int round) {
     Packet<Tiling>& packet = this->packet(round);
     const T* g = slab(2, round);
-    const int row = lane_ / 4, pair = lane_ % 4 * 2;
+    const int row = lane_ / 4;
 
     // Read before anything is stored: the compiler could not know that the stores leave them alone.
     Pair<T> q_pairs[kTiles][2], k_pairs[kTiles][2];
@@ -213,8 +213,7 @@ class PreparingWarp {
         from_first[i] = exp2_approx(sums.edges[n][2 + i] * kLog2e);
       }
       if (row == 0) {
-        store_pair(&packet.decay[column_ + n * 8 + pair], from_first[0] * to_last[0],
-                   from_first[1] * to_last[1]);
+        store_decay(packet, n, from_first[0] * to_last[0], from_first[1] * to_last[1]);
       }
       const float2 k0 = to_floats(k_pairs[n][0]), k1 = to_floats(k_pairs[n][1]);
       float k[4] = {k0.x * grow[0], k0.y * grow[1], k1.x * grow[2], k1.y * grow[3]};
@@ -239,48 +238,52 @@ class PreparingWarp {
   // [/doc:prepare]
 
   // [doc:prepare_strong]
-  // The same for any gates, row by row: no factor is over 1. The row's scores are its q times the
-  // keys before it, which have decayed along.
+  // The same for any gates, row by row: no factor is over 1. The scores of a row are its q times the
+  // keys up to its own, which have decayed along.
   __device__ __forceinline__ void prepare_strong(int round) {
     Packet<Tiling>& packet = this->packet(round);
     const T *q_rows = slab(0, round), *k_rows = slab(1, round), *g_rows = slab(2, round);
     const int row = lane_ / 4, pair = lane_ % 4 * 2;
-    float scores[2][4] = {};
+    float scores[2][2][4] = {};  // of even and of odd rows, which need not wait for each other
 #pragma unroll 1
     for (int n = 0; n < kTiles; ++n) {
       const int column = n * 8 + pair;
-      float q[4] = {}, k[4] = {}, decay[2] = {1, 1}, log_decay[2] = {};
-#pragma unroll 4
-      for (int i = 0; i < kSubChunk; ++i) {
-        const float2 g = to_floats(load_pair(g_rows + i * kPitch + column));
-        const float gate[2] = {exp2_approx(g.x * kLog2e), exp2_approx(g.y * kLog2e)};
+      float q[4] = {}, k_own[4], k[4] = {}, decay[2] = {1, 1}, log_decay[2] = {};
 #pragma unroll
-        for (int j = 0; j < 4; ++j) k[j] *= gate[j % 2];
-#pragma unroll
-        for (int j = 0; j < 2; ++j) decay[j] *= gate[j];
-        log_decay[0] += g.x * kLog2e;
-        log_decay[1] += g.y * kLog2e;
-        float q_row[4] = {};
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          if (i != row + half * 8) continue;
-          const float2 k_pair = to_floats(load_pair(k_rows + i * kPitch + column));
-          k[2 * half] = k_pair.x;
-          k[2 * half + 1] = k_pair.y;
-          if constexpr (kOutputs) {
-            const float2 q_pair = to_floats(load_pair(q_rows + i * kPitch + column));
-            q_row[2 * half] = q_pair.x;
-            q_row[2 * half + 1] = q_pair.y;
-            q[2 * half] = q_pair.x * decay[0];
-            q[2 * half + 1] = q_pair.y * decay[1];
-          }
-        }
+      for (int half = 0; half < 2; ++half) {
+        const int offset = (row + half * 8) * kPitch + column;
+        const float2 k_pair = to_floats(load_pair(k_rows + offset));
+        k_own[2 * half] = k_pair.x;
+        k_own[2 * half + 1] = k_pair.y;
         if constexpr (kOutputs) {
-          __syncwarp();  // lanes part above; a product takes the whole warp
-          add_scores(scores, q_row, k);
+          const float2 q_pair = to_floats(load_pair(q_rows + offset));
+          q[2 * half] = q_pair.x;
+          q[2 * half + 1] = q_pair.y;
         }
       }
-      if (row == 0) store_pair(&packet.decay[column_ + column], decay[0], decay[1]);
+#pragma unroll
+      for (int i = 0; i < kSubChunk; ++i) {
+        const float2 gates = to_floats(load_pair(g_rows + i * kPitch + column));
+        const float g[2] = {gates.x * kLog2e, gates.y * kLog2e};
+        const int own = i / 8 * 2;  // where a lane that has this row keeps it
+        const bool mine = row == i % 8;
+        float q_row[4] = {};
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+          const float gate = exp2_approx(g[j]);
+          decay[j] *= gate;
+          log_decay[j] += g[j];
+          k[j] *= gate;
+          k[2 + j] *= gate;
+          if (mine) {
+            k[own + j] = k_own[own + j];
+            q_row[own + j] = q[own + j];
+            q[own + j] *= decay[j];
+          }
+        }
+        if constexpr (kOutputs) add_scores(scores[i % 2], q_row, k);
+      }
+      if (row == 0) store_decay(packet, n, decay[0], decay[1]);
       if constexpr (kOutputs) {
         store_q(packet, n, q);
       } else {
@@ -288,7 +291,14 @@ class PreparingWarp {
       }
       store_k(packet, n, k);
     }
-    if constexpr (kOutputs) store_scores(packet, scores);
+    if constexpr (kOutputs) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) scores[0][half][i] += scores[1][half][i];
+      }
+      store_scores(packet, scores[0]);
+    }
   }
   // [/doc:prepare_strong]
 
@@ -303,6 +313,13 @@ class PreparingWarp {
                        {__float_as_uint(k[2 * half]), __float_as_uint(k[2 * half + 1])},
                        scores[half]);
     }
+  }
+
+  // By the lanes of row 0.
+  __device__ __forceinline__ void store_decay(Packet<Tiling>& packet, int n, float x0,
+                                              float x1) const {
+    float* decays = reinterpret_cast<float*>(packet.decay[lane_]);
+    store_pair(decays + column_ / 4 + n * 2, x0, x1);
   }
 
   __device__ __forceinline__ void store_q(Packet<Tiling>& packet, int n,

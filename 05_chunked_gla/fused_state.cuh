@@ -74,6 +74,9 @@ class StateWarp {
   static constexpr int kValueParts = sizeof(T) / 2;
   // Whether the state leaves registers for more than one sub-chunk at a time.
   static constexpr bool kAhead = kTiles * kE / 2 <= LAB_AHEAD;
+  // Whether whole rounds have code of their own. It takes registers, of which there are none left
+  // beside the longest columns of the state.
+  static constexpr bool kWholeApart = Tiling::kE <= LAB_APART;
   // Sums of outputs that do not wait for each other: four of them hide how long a product takes.
   static constexpr int kChains = kTiles == 1 ? 2 : 1;
   static constexpr int kPitchV = Tiling::kPitchV;
@@ -91,12 +94,12 @@ class StateWarp {
         part_(threadIdx.x / kWarp / Tiling::kColumnWarps),
         column_(column_warp_ * Tiling::kWarpColumns),
         m0_(block.m0 + column_),
-        o_m0_(m0_ + part_ * kOutputHalves * 8),
-        o_rows_(kOutputs ? output_rows(block.begin) : nullptr) {}
+        o_m0_(m0_ + part_ * kOutputHalves * 8) {}
 
   // [doc:state_rounds]
   __device__ __forceinline__ void run(bool accumulate) {
     load_state();
+    if constexpr (kOutputs) o_rows_ = output_rows(block_.begin);
     block_.meet();  // nothing to take yet: the first packets are being prepared
     const bool columns_whole =
         block_.aligned && !accumulate && m0_ + Tiling::kWarpColumns <= block_.x.v.D;
@@ -104,7 +107,7 @@ class StateWarp {
     for (int round = 0; round < block_.rounds; ++round) {
       block_.meet();  // the packets of this round are whole
       const bool whole = columns_whole && block_.first_row(round + 1) <= block_.end;
-      if (kAhead && whole) {
+      if (kWholeApart && whole) {
         take_round<true>(round, whole, accumulate);
       } else {
         take_round<false>(round, whole, accumulate);
@@ -122,12 +125,12 @@ class StateWarp {
   // waits for the one before.
   template <bool kWhole>
   __device__ __forceinline__ void take_round(int round, bool whole, bool accumulate) {
-#pragma unroll(kWhole ? Tiling::kSubChunks : 1)
+#pragma unroll(kWhole&& kAhead ? Tiling::kSubChunks : 1)
     for (int sub = 0; sub < Tiling::kSubChunks; ++sub) {
       float o[kOutputHalves][4];
       take(block_.smem.packets[round % 2][sub], values(round, sub), sub % 2, o);
       if constexpr (kOutputs) {
-        if (kWhole || whole) {
+        if (kWhole || (!kWholeApart && whole)) {
           store_whole(o);
         } else {
           store_some(o, block_.first_row(round) + sub * kSubChunk, accumulate);
@@ -171,15 +174,41 @@ class StateWarp {
     // 16 columns of q and k after the other: while one's products wait for their turn in the sums
     // of outputs, or for the state to be decayed, those of the other run.
     const uint4(*q_smem)[kWarp] = packet.q + part_ * (kE / 8);
-    const float* decay_smem = packet.decay + part_ * kE + lane_ % 4 * 2;
+    const float4* decay_smem = packet.decay[lane_ % 4] + part_ * (kE / 16);
     const int matrix = (lane_ % 16 * Tiling::kPitch + lane_ / 16 * 8 + part_ * kE) / 2;
+#ifdef LAB_PF
+    uint4 q_next[2] = {q_smem[0][lane_], q_smem[1][lane_]};
+    float4 d_next = decay_smem[0];
+    uint32_t k_next[2][4];
+    ldmatrix_trans(k_next[0], packet.k_high[0] + matrix);
+    ldmatrix_trans(k_next[1], packet.k_low[0] + matrix);
+#endif
 #pragma unroll
     for (int n = 0; n < kE / 8; n += 2) {
+#ifdef LAB_PF
+      const uint4 q_now[2] = {q_next[0], q_next[1]};
+      const float4 decays = d_next;
+      uint32_t k_now[2][4];
+      for (int i = 0; i < 8; ++i) k_now[i / 4][i % 4] = k_next[i / 4][i % 4];
+      if (n + 2 < kE / 8) {
+        q_next[0] = q_smem[n + 2][lane_];
+        q_next[1] = q_smem[n + 3][lane_];
+        d_next = decay_smem[n / 2 + 1];
+        ldmatrix_trans(k_next[0], packet.k_high[0] + matrix + (n + 2) * 4);
+        ldmatrix_trans(k_next[1], packet.k_low[0] + matrix + (n + 2) * 4);
+      }
+#else
+      const float4 decays = decay_smem[n / 2];
+#endif
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         // q S: the accumulators of S are B operands as they are.
         if constexpr (kOutputs) {
+#ifdef LAB_PF
+          const uint4 fragment = q_now[i];
+#else
           const uint4 fragment = q_smem[n + i][lane_];
+#endif
           const uint32_t q[4] = {fragment.x, fragment.y, fragment.z, fragment.w};
 #pragma unroll
           for (int half = 0; half < kHalves; ++half) {
@@ -188,7 +217,7 @@ class StateWarp {
             mma_m16n8k8_tf32(sum, q, {__float_as_uint(s[0]), __float_as_uint(s[1])}, sum);
           }
         }
-        const float2 decay = load_pair(decay_smem + (n + i) * 8);
+        const float2 decay = i == 0 ? float2{decays.x, decays.y} : float2{decays.z, decays.w};
 #pragma unroll
         for (int tile = 0; tile < kTiles; ++tile) {
           S_[tile][n + i][0] *= decay.x;
@@ -200,8 +229,12 @@ class StateWarp {
       // S^T += v^T k.
 #pragma unroll
       for (int k_part = 0; k_part < 2; ++k_part) {
+#ifdef LAB_PF
+        const uint32_t(&k)[4] = k_now[k_part];
+#else
         uint32_t k[4];
         ldmatrix_trans(k, (k_part == 0 ? packet.k_high[0] : packet.k_low[0]) + matrix + n * 4);
+#endif
 #pragma unroll
         for (int part = 0; part < (k_part == 0 ? kValueParts : 1); ++part) {
 #pragma unroll
