@@ -52,6 +52,7 @@ struct Tiling {
 
   static_assert(kE % kSlab == 0 && kSlab % kWarp == 0, "lanes take whole pairs of columns");
   static_assert(kWarpColumns % kSubChunk == 0, "S transposed is made of mma.sync tiles");
+  static_assert(2 + kSubChunks + kColumnWarps <= 16, "a block has 16 barriers");
   static_assert(kParts == 1 || kParts == 2, "each of two parts adds up half of the outputs");
 };
 // [/doc:tiling]
@@ -131,18 +132,32 @@ struct Block {
   }
   // [/doc:meet]
 
-  // The preparing warps of one sub-chunk: all slabs but the first arrive, the first waits.
-  __device__ __forceinline__ void slabs_ready(int sub) const {
+  // [doc:some_meet]
+  // The preparing warps of one sub-chunk: those of all slabs but the first arrive, the first waits.
+  __device__ __forceinline__ void slab_ready(int sub) const {
+#ifdef ATTN_FOR_COMPUTE_SANITIZER
+    some_warps_sync(2 + sub, Tiling::kSlabs * kWarp);
+#else
     named_barrier_arrive(2 + sub, Tiling::kSlabs * kWarp);
+#endif
   }
   __device__ __forceinline__ void wait_for_slabs(int sub) const {
+#ifdef ATTN_FOR_COMPUTE_SANITIZER
+    some_warps_sync(2 + sub, Tiling::kSlabs * kWarp);
+#else
     named_barrier_sync(2 + sub, Tiling::kSlabs * kWarp);
+#endif
   }
-
   // The state warps of the same columns.
   __device__ __forceinline__ void meet_parts(int column_warp) const {
-    named_barrier_sync(2 + Tiling::kSubChunks + column_warp, Tiling::kParts * kWarp);
+    constexpr int kFirst = 2 + Tiling::kSubChunks;
+#ifdef ATTN_FOR_COMPUTE_SANITIZER
+    some_warps_sync(kFirst + column_warp, Tiling::kParts * kWarp);
+#else
+    named_barrier_sync(kFirst + column_warp, Tiling::kParts * kWarp);
+#endif
   }
+  // [/doc:some_meet]
 
   __device__ __forceinline__ bool wants_log_decay() const {
     return segments.log_decay.data != nullptr;

@@ -80,11 +80,6 @@ class StateWarp {
   // Sums of outputs that do not wait for each other: four of them hide how long a product takes.
   static constexpr int kChains = kTiles == 1 ? 2 : 1;
   static constexpr int kPitchV = Tiling::kPitchV;
-  // [doc:uncut]
-  // Tensor cores cut a float off after 10 bits of mantissa, half a unit of them too low on average:
-  // 2^-11 E(1 / mantissa). Every output is a sum of products of two such floats.
-  static constexpr float kUncut = 1 + 2 * 3.52e-4f;
-  // [/doc:uncut]
 
  public:
   __device__ __forceinline__ explicit StateWarp(const Block<Tiling>& block)
@@ -298,12 +293,11 @@ class StateWarp {
   }
 
   __device__ __forceinline__ void store_whole(const float (&o)[kOutputHalves][4]) {
-    const float scale = block_.x.scale * kUncut;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
 #pragma unroll
       for (int half = 0; half < kOutputHalves; ++half) {
-        store_pair(o_rows_ + half * 8, o[half][2 * i] * scale, o[half][2 * i + 1] * scale);
+        store_pair(o_rows_ + half * 8, o[half][2 * i], o[half][2 * i + 1]);
       }
       o_rows_ += 8 * block_.x.o.stride_l;
     }
@@ -312,7 +306,6 @@ class StateWarp {
   __device__ __forceinline__ void store_some(const float (&o)[kOutputHalves][4], int row0,
                                              bool accumulate) const {
     const TensorView<T>& target = block_.x.o;
-    const float scale = block_.x.scale * kUncut;
     const int m = o_m0_ + lane_ % 4 * 2;
     T* o_rows = output_rows(row0);
 #pragma unroll
@@ -322,7 +315,7 @@ class StateWarp {
         const int row = i / 2 * 8, column = half * 8 + i % 2;
         if (row0 + lane_ / 4 + row >= block_.end || m + column >= target.D) continue;
         T& y = o_rows[row * target.stride_l + column];
-        y = T(accumulate ? float(y) + o[half][i] * scale : o[half][i] * scale);
+        y = T(accumulate ? float(y) + o[half][i] : o[half][i]);
       }
     }
   }
