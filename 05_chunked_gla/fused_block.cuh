@@ -1,9 +1,3 @@
-#ifndef LAB_APART
-#define LAB_APART 128
-#endif
-#ifndef LAB_AHEAD
-#define LAB_AHEAD 32
-#endif
 // What the two kinds of warps of the fused kernel share: how a block is cut, its place in the
 // problem, its shared memory, and the packet, in which one sub-chunk goes from the warps that
 // prepare it to the warps that own the state.

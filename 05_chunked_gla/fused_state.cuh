@@ -73,12 +73,13 @@ class StateWarp {
   static constexpr int kOutputHalves = kHalves / kParts;  // whose outputs the warp stores
   static constexpr int kValueParts = sizeof(T) / 2;
   // Whether the state leaves registers for more than one sub-chunk at a time.
-  static constexpr bool kAhead = kTiles * kE / 2 <= LAB_AHEAD;
+  static constexpr bool kAhead = kTiles * kE / 2 <= 32;
   // Whether whole rounds have code of their own. It takes registers, of which there are none left
-  // beside the longest columns of the state.
-  static constexpr bool kWholeApart = Tiling::kE <= LAB_APART;
-  // Sums of outputs that do not wait for each other: four of them hide how long a product takes.
-  static constexpr int kChains = kTiles == 1 ? 2 : 1;
+  // beside long columns of the state.
+  static constexpr bool kWholeApart = Tiling::kE * kValueParts <= 128;
+  // Sums of the same outputs that do not wait for each other; again, if there are registers. Four
+  // products at a time hide how long one takes.
+  static constexpr int kChains = kTiles == 1 && kE <= 64 ? 2 : 1;
   static constexpr int kPitchV = Tiling::kPitchV;
 
  public:
@@ -171,39 +172,14 @@ class StateWarp {
     const uint4(*q_smem)[kWarp] = packet.q + part_ * (kE / 8);
     const float4* decay_smem = packet.decay[lane_ % 4] + part_ * (kE / 16);
     const int matrix = (lane_ % 16 * Tiling::kPitch + lane_ / 16 * 8 + part_ * kE) / 2;
-#ifdef LAB_PF
-    uint4 q_next[2] = {q_smem[0][lane_], q_smem[1][lane_]};
-    float4 d_next = decay_smem[0];
-    uint32_t k_next[2][4];
-    ldmatrix_trans(k_next[0], packet.k_high[0] + matrix);
-    ldmatrix_trans(k_next[1], packet.k_low[0] + matrix);
-#endif
 #pragma unroll
     for (int n = 0; n < kE / 8; n += 2) {
-#ifdef LAB_PF
-      const uint4 q_now[2] = {q_next[0], q_next[1]};
-      const float4 decays = d_next;
-      uint32_t k_now[2][4];
-      for (int i = 0; i < 8; ++i) k_now[i / 4][i % 4] = k_next[i / 4][i % 4];
-      if (n + 2 < kE / 8) {
-        q_next[0] = q_smem[n + 2][lane_];
-        q_next[1] = q_smem[n + 3][lane_];
-        d_next = decay_smem[n / 2 + 1];
-        ldmatrix_trans(k_next[0], packet.k_high[0] + matrix + (n + 2) * 4);
-        ldmatrix_trans(k_next[1], packet.k_low[0] + matrix + (n + 2) * 4);
-      }
-#else
       const float4 decays = decay_smem[n / 2];
-#endif
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         // q S: the accumulators of S are B operands as they are.
         if constexpr (kOutputs) {
-#ifdef LAB_PF
-          const uint4 fragment = q_now[i];
-#else
           const uint4 fragment = q_smem[n + i][lane_];
-#endif
           const uint32_t q[4] = {fragment.x, fragment.y, fragment.z, fragment.w};
 #pragma unroll
           for (int half = 0; half < kHalves; ++half) {
@@ -224,12 +200,8 @@ class StateWarp {
       // S^T += v^T k.
 #pragma unroll
       for (int k_part = 0; k_part < 2; ++k_part) {
-#ifdef LAB_PF
-        const uint32_t(&k)[4] = k_now[k_part];
-#else
         uint32_t k[4];
         ldmatrix_trans(k, (k_part == 0 ? packet.k_high[0] : packet.k_low[0]) + matrix + n * 4);
-#endif
 #pragma unroll
         for (int part = 0; part < (k_part == 0 ? kValueParts : 1); ++part) {
 #pragma unroll
@@ -320,25 +292,28 @@ class StateWarp {
     }
   }
 
-  // Calls visit(S, e, m) for each element of the state that the lane holds and the tensors have.
-  template <class Visit>
-  __device__ __forceinline__ void visit_state(Visit&& visit) {
+  // Calls visit(S, x) for each element of the state that the lane holds and the tensor has; x is its
+  // place there.
+  template <class U, class Visit>
+  __device__ __forceinline__ void visit_state(const TensorView<U>& state, Visit&& visit) {
+    const int e0 = part_ * kE + lane_ % 4 * 2, m0 = m0_ + lane_ / 4;
+    const int E = static_cast<int>(state.L) - e0, M = static_cast<int>(state.D) - m0;
+    U* row = state.row(block_.b, block_.state_h, e0) + m0;
 #pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
+    for (int n = 0; n < kE / 8; ++n) {
 #pragma unroll
-      for (int n = 0; n < kE / 8; ++n) {
+      for (int i = 0; i < 2; ++i) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int e = part_ * kE + n * 8 + lane_ % 4 * 2 + i % 2;
-          const int m = m0_ + tile * 16 + i / 2 * 8 + lane_ / 4;
-          if (e < block_.x.k.D && m < block_.x.v.D) visit(S_[tile][n][i], e, m);
+        for (int half = 0; half < kHalves; ++half) {
+          if (n * 8 + i < E && half * 8 < M)
+            visit(S_[half / 2][n][half % 2 * 2 + i], row[half * 8]);
         }
+        row += (i == 0 ? 1 : 7) * state.stride_l;
       }
     }
   }
 
   __device__ __forceinline__ void load_state() {
-    const auto& initial = block_.x.initial_state;
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
 #pragma unroll
@@ -347,14 +322,13 @@ class StateWarp {
         for (int i = 0; i < 4; ++i) S_[tile][n][i] = 0;
       }
     }
-    if (initial.data == nullptr) return;
-    visit_state([&](float& S, int e, int m) { S = initial.row(block_.b, block_.state_h, e)[m]; });
+    const auto& initial = block_.x.initial_state;
+    if (initial.data != nullptr) visit_state(initial, [](float& S, float x) { S = x; });
   }
 
   __device__ __forceinline__ void store_state() {
     const auto& final = block_.x.final_state;
-    if (final.data == nullptr) return;
-    visit_state([&](float& S, int e, int m) { final.row(block_.b, block_.state_h, e)[m] = S; });
+    if (final.data != nullptr) visit_state(final, [](float S, float& x) { x = S; });
   }
 
   const Block<Tiling>& block_;

@@ -124,19 +124,19 @@ void fused_segments(const GlaOperands<T>& x, const Segments& segments, cudaStrea
   [[maybe_unused]] const auto alone = [&](int columns) {
     return heads * ((x.v.D + columns - 1) / columns) <= multiprocessors();
   };
-  //                                 E  columns warps sub-chunks slots slab blocks
+  //               E  columns warps parts sub-chunks slots slab blocks
   if constexpr (kFloat) {
     if (E <= 64) return run(Tiling<T, 64, 16, 4, 1, 2, 3, 32, 1>());
     if constexpr (!kSanitized) {
-      if (E <= 128) return run(Tiling<T, 128, 32, 4, 1, 1, 3, 64, 1>());
+      if (E <= 128) return run(Tiling<T, 128, 32, 4, 1, 1, 3, 32, 1>());
     }
   } else {
+    if (E <= 64 && (kSanitized || alone(32))) return run(Tiling<T, 64, 16, 2, 2, 4, 3, 64, 1>());
     if constexpr (!kSanitized) {
-      if (E <= 64 && alone(32)) return run(Tiling<T, 64, 16, 2, 1, 4, 3, 32, 1>());
-      if (E <= 64 && alone(64)) return run(Tiling<T, 64, 16, 4, 1, 4, 3, 32, 1>());
+      if (E <= 64 && alone(64)) return run(Tiling<T, 64, 32, 2, 2, 4, 3, 64, 1>());
       if (E > 64 && E <= 128) return run(Tiling<T, 128, 32, 4, 1, 2, 3, 64, 1>());
+      if (E <= 64) return run(Tiling<T, 64, 32, 2, 1, 2, 3, 32, 2>());
     }
-    if (E <= 64) return run(Tiling<T, 64, 32, 2, 1, 2, 3, 32, 2>());
   }
   // Above 256 rows of the state do not fit: their parts of the outputs are added up in o.
   constexpr int kE = 256;
