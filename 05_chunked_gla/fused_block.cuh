@@ -128,20 +128,23 @@ struct Block {
 
   // [doc:some_meet]
   // The preparing warps of one sub-chunk: those of all slabs but the first arrive, the first waits.
-  __device__ __forceinline__ void slab_ready(int sub) const {
+  // racecheck does not follow warps that have met apart from the others either; in its build all
+  // warps meet, the state warps too.
 #ifdef ATTN_FOR_COMPUTE_SANITIZER
-    some_warps_sync(2 + sub, Tiling::kSlabs * kWarp);
+  __device__ __forceinline__ void slab_ready(int) const { all_warps_sync(); }
+  __device__ __forceinline__ void wait_for_slabs(int) const { all_warps_sync(); }
+  __device__ __forceinline__ void while_slabs_meet(int round) const {
+    if (Tiling::kSlabs > 1 && round < rounds) all_warps_sync();
+  }
 #else
+  __device__ __forceinline__ void slab_ready(int sub) const {
     named_barrier_arrive(2 + sub, Tiling::kSlabs * kWarp);
-#endif
   }
   __device__ __forceinline__ void wait_for_slabs(int sub) const {
-#ifdef ATTN_FOR_COMPUTE_SANITIZER
-    some_warps_sync(2 + sub, Tiling::kSlabs * kWarp);
-#else
     named_barrier_sync(2 + sub, Tiling::kSlabs * kWarp);
-#endif
   }
+  __device__ __forceinline__ void while_slabs_meet(int) const {}
+#endif
   // The state warps of the same columns.
   __device__ __forceinline__ void meet_parts(int column_warp) const {
     constexpr int kFirst = 2 + Tiling::kSubChunks;

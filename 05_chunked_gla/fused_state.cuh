@@ -97,11 +97,13 @@ class StateWarp {
     load_state();
     if constexpr (kOutputs) o_rows_ = output_rows(block_.begin);
     block_.meet();  // nothing to take yet: the first packets are being prepared
+    if constexpr (kOutputs) block_.while_slabs_meet(0);
     const bool columns_whole =
         block_.aligned && !accumulate && m0_ + Tiling::kWarpColumns <= block_.x.v.D;
 #pragma unroll 1
     for (int round = 0; round < block_.rounds; ++round) {
       block_.meet();  // the packets of this round are whole
+      if constexpr (kOutputs) block_.while_slabs_meet(round + 1);
       const bool whole = columns_whole && block_.first_row(round + 1) <= block_.end;
       if (kWholeApart && whole) {
         take_round<true>(round, whole, accumulate);
