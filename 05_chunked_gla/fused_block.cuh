@@ -16,7 +16,8 @@
 namespace attn::chunked_gla {
 
 constexpr int kWarp = 32;
-constexpr int kSubChunk = 16;  // rows of an mma.sync tile
+constexpr int kSubChunk = 16;                  // rows of an mma.sync tile
+constexpr int kQ = 0, kK = 1, kG = 2, kV = 3;  // the tensors that are read
 
 // [doc:tiling]
 // How a block divides its head.
@@ -75,8 +76,8 @@ struct Packet {
 template <class Tiling>
 struct SharedStorage {
   using T = typename Tiling::T;
-  // Rows as they lie in memory. Of q, k and g those to be prepared and those on their way; of v one
-  // round more, since it is used when its packets are.
+  // Rows as they lie in memory. Of q, k and g (kQ, kK, kG) those to be prepared and those on their
+  // way; of v one round more, since it is used when its packets are.
   alignas(16) T qkg[3][Tiling::kSlots][Tiling::kRows][Tiling::kPitch];
   alignas(16) T v[Tiling::kSlots + 1][Tiling::kRows][Tiling::kPitchV];
   Packet<Tiling> packets[2][Tiling::kSubChunks];

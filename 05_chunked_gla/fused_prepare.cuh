@@ -186,13 +186,13 @@ class PreparingWarp {
   // Prepares the slab of a packet; returns whether its gates are mild enough for that.
   __device__ __forceinline__ bool prepare(int round) {
     Packet<Tiling>& packet = this->packet(round);
-    const T* g = slab(2, round);
+    const T* g = slab(kG, round);
     const int row = lane_ / 4;
 
-    // Read before anything is stored: the compiler could not know that the stores leave them alone.
+    // Read before anything is stored: the compiler could not know that the stores leave it alone.
     Pair<T> q_pairs[kTiles][2], k_pairs[kTiles][2];
-    if constexpr (kOutputs) load_rows(q_pairs, slab(0, round), kPitch);
-    load_rows(k_pairs, slab(1, round), kPitch);
+    if constexpr (kOutputs) load_rows(q_pairs, slab(kQ, round), kPitch);
+    load_rows(k_pairs, slab(kK, round), kPitch);
     const GateSums<kTiles> sums = sum_gates<kTiles>(g, kPitch);
     // The first row has the largest x, -h. A NaN, from an infinite gate, is no mild one either.
     bool mild = true;
@@ -249,7 +249,7 @@ class PreparingWarp {
   // keys up to its own, which have decayed along.
   __device__ __forceinline__ void prepare_strong(int round) {
     Packet<Tiling>& packet = this->packet(round);
-    const T *q_rows = slab(0, round), *k_rows = slab(1, round), *g_rows = slab(2, round);
+    const T *q_rows = slab(kQ, round), *k_rows = slab(kK, round), *g_rows = slab(kG, round);
     const int row = lane_ / 4, pair = lane_ % 4 * 2;
     float scores[2][2][4] = {};  // of even and of odd rows, which need not wait for each other
 #pragma unroll 1
