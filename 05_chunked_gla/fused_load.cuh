@@ -64,52 +64,42 @@ struct RowTile {
 };
 
 // [doc:row_loader]
-// The rows that one preparing warp fetches. A warp keeps to one of q, k, g and v, or to two of them
-// where there are two warps only: so it has one address to count up, not four.
+// The rows that one preparing warp fetches. A warp keeps to one of q, k, g and v: so it has one
+// address to count up, not four.
 template <class Tiling>
 class RowLoader {
   using T = typename Tiling::T;
-  static constexpr int kGroups = Tiling::kPrepareWarps < 4 ? Tiling::kPrepareWarps : 4;
-  static constexpr int kTensors = 4 / kGroups;  // of a group
-  static constexpr int kThreads = Tiling::kPrepareWarps / kGroups * kWarp;
+  static_assert(Tiling::kPrepareWarps % 4 == 0, "as many warps for each of q, k, g and v");
+  static constexpr int kThreads = Tiling::kPrepareWarps / 4 * kWarp;
   using QkgTile = RowTile<T, Tiling::kRows, Tiling::kE, Tiling::kPitch, kThreads>;
   using ValueTile = RowTile<T, Tiling::kRows, Tiling::kM, Tiling::kPitchV, kThreads>;
-  static_assert(kTensors * kGroups == 4 && Tiling::kPrepareWarps % kGroups == 0);
 
  public:
   // `thread` counts those of the preparing warps. Without `outputs` q is not read.
   __device__ __forceinline__ RowLoader(const Block<Tiling>& block, int thread, bool outputs)
-      : block_(block), thread_(thread % kThreads), first_tensor_(thread / kThreads * kTensors) {
-#pragma unroll
-    for (int i = 0; i < kTensors; ++i) {
-      const int tensor = first_tensor_ + i;
-      const auto& x = tensor == 0   ? block.x.q
-                      : tensor == 1 ? block.x.k
-                      : tensor == 2 ? block.x.g
+      : block_(block), tensor_(thread / kThreads), thread_(thread % kThreads) {
+    const auto& x = tensor_ == kQ   ? block.x.q
+                    : tensor_ == kK ? block.x.k
+                    : tensor_ == kG ? block.x.g
                                     : block.x.v;
-      const bool is_v = tensor == 3;
-      const int row = is_v ? ValueTile::row(thread_) : QkgTile::row(thread_);
-      const int column = is_v ? block.m0 + ValueTile::column(thread_) : QkgTile::column(thread_);
-      source_[i] =
-          tensor == 0 && !outputs ? nullptr : x.row(block.b, block.h, block.begin + row) + column;
-      stride_[i] = x.stride_l;
-      columns_[i] = static_cast<int>(x.D) - (is_v ? block.m0 : 0);
-    }
+    const bool is_v = tensor_ == kV;
+    const int row = is_v ? ValueTile::row(thread_) : QkgTile::row(thread_);
+    const int column = is_v ? block.m0 + ValueTile::column(thread_) : QkgTile::column(thread_);
+    wanted_ = tensor_ != kQ || outputs;
+    source_ = wanted_ ? x.row(block.b, block.h, block.begin + row) + column : nullptr;
+    stride_ = x.stride_l;
+    columns_ = static_cast<int>(x.D) - (is_v ? block.m0 : 0);
   }
 
   // Starts the copies of a round's rows; to be called for round after round.
   __device__ __forceinline__ void load(int round) {
-    if (round < block_.rounds) {
+    if (wanted_ && round < block_.rounds) {
       auto& smem = block_.smem;
       const int rows = block_.end - block_.begin - round * Tiling::kRows;
-#pragma unroll
-      for (int i = 0; i < kTensors; ++i) {
-        const int tensor = first_tensor_ + i;
-        if (tensor == 3) {
-          load_tile<ValueTile>(i, smem.v[round % (Tiling::kSlots + 1)][0], rows);
-        } else if (source_[i] != nullptr) {
-          load_tile<QkgTile>(i, smem.qkg[tensor][round % Tiling::kSlots][0], rows);
-        }
+      if (tensor_ == kV) {
+        load_tile<ValueTile>(smem.v[round % (Tiling::kSlots + 1)][0], rows);
+      } else {
+        load_tile<QkgTile>(smem.qkg[tensor_][round % Tiling::kSlots][0], rows);
       }
     }
     cp_async_commit();
@@ -117,18 +107,17 @@ class RowLoader {
 
  private:
   template <class Tile>
-  __device__ __forceinline__ void load_tile(int i, T* smem, int rows) {
-    source_[i] =
-        block_.aligned
-            ? Tile::load(smem, source_[i], stride_[i], thread_, rows, columns_[i])
-            : Tile::load_elements(smem, source_[i], stride_[i], thread_, rows, columns_[i]);
+  __device__ __forceinline__ void load_tile(T* smem, int rows) {
+    source_ = block_.aligned ? Tile::load(smem, source_, stride_, thread_, rows, columns_)
+                             : Tile::load_elements(smem, source_, stride_, thread_, rows, columns_);
   }
 
   const Block<Tiling>& block_;
-  const int thread_, first_tensor_;
-  const T* source_[kTensors];
-  int64_t stride_[kTensors];
-  int columns_[kTensors];
+  const int tensor_, thread_;
+  bool wanted_;
+  const T* source_;  // the thread's first element of the next round
+  int64_t stride_;
+  int columns_;
 };
 // [/doc:row_loader]
 
