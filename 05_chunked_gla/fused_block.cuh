@@ -16,24 +16,27 @@
 namespace attn::chunked_gla {
 
 constexpr int kWarp = 32;
-constexpr int kSubChunk = 16;  // rows of an mma.sync tile
+constexpr int kSubChunk = 16;                  // rows of an mma.sync tile
+constexpr int kQ = 0, kK = 1, kG = 2, kV = 3;  // the tensors that are read
 
 // [doc:tiling]
 // How a block divides its head.
-template <class T_, int kE_, int kWarpColumns_, int kStateWarps_, int kSubChunks_, int kSlots_,
-          int kSlab_, int kBlocks_>
+template <class T_, int kE_, int kWarpColumns_, int kColumnWarps_, int kParts_, int kSubChunks_,
+          int kSlots_, int kSlab_, int kBlocks_>
 struct Tiling {
   using T = T_;
   static constexpr int kE = kE_;                      // head size of q and k, padded with zeros
   static constexpr int kWarpColumns = kWarpColumns_;  // value columns of one state warp
-  static constexpr int kStateWarps = kStateWarps_;
+  static constexpr int kColumnWarps = kColumnWarps_;  // state warps side by side
+  static constexpr int kParts = kParts_;              // of kE, each with state warps of its own
   static constexpr int kSubChunks = kSubChunks_;  // in a round, between two barriers of the block
   static constexpr int kSlots = kSlots_;          // buffers for the rows of a round
   static constexpr int kSlab = kSlab_;            // columns of q, k and g of one preparing warp
   static constexpr int kBlocks = kBlocks_;        // side by side on one multiprocessor
 
-  static constexpr int kM = kStateWarps * kWarpColumns;  // value columns of the block
-  static constexpr int kRows = kSubChunks * kSubChunk;   // of a round
+  static constexpr int kM = kColumnWarps * kWarpColumns;  // value columns of the block
+  static constexpr int kStateWarps = kParts * kColumnWarps;
+  static constexpr int kRows = kSubChunks * kSubChunk;  // of a round
   static constexpr int kSlabs = kE / kSlab;
   static constexpr int kPrepareWarps = kSubChunks * kSlabs;
   static constexpr int kThreads = (kStateWarps + kPrepareWarps) * kWarp;
@@ -44,43 +47,44 @@ struct Tiling {
 
   static_assert(kE % kSlab == 0 && kSlab % kWarp == 0, "lanes take whole pairs of columns");
   static_assert(kWarpColumns % kSubChunk == 0, "S transposed is made of mma.sync tiles");
+  static_assert(2 + kSubChunks + kColumnWarps <= 16, "a block has 16 barriers");
+  static_assert(kParts == 1 || kParts == 2, "each of two parts adds up half of the outputs");
 };
 // [/doc:tiling]
 
 // [doc:packet]
-// One sub-chunk, prepared. With c_i the sum of its gates after the first row's up to row i, and
-// h = c_last / 2, halfway between the ends:
+// One sub-chunk, prepared. With G_i the sum of its gates from the first row's up to row i:
 template <class Tiling>
 struct Packet {
-  // q_i exp(c_i - h), for tf32, as A fragments of mma_m16n8k8_tf32: a step of 8 columns is one
-  // 16-byte read per lane. A lane has columns 2t and 2t + 1 where mma.cuh says t and t + 4; S comes
-  // in the same order.
+  // q_i exp(G_i), for tf32, as A fragments of mma_m16n8k8_tf32: a step of 8 columns is one 16-byte
+  // read per lane. A lane has columns 2t and 2t + 1 where mma.cuh says t and t + 4; S comes in the
+  // same order.
   uint4 q[Tiling::kE / 8][kWarp];
-  // k_j exp(h - c_j), as the sum of two bf16; two columns to a word.
+  // k_j exp(G_last - G_j), as the sum of two bf16; two columns to a word.
   alignas(16) uint32_t k_high[kSubChunk][Tiling::kPitch / 2];
   alignas(16) uint32_t k_low[kSubChunk][Tiling::kPitch / 2];
-  // The scores q_i . exp(c_i - c_j) k_j, j <= i, of each slab's columns, as the sum of two bf16: A
-  // fragments of mma_m16n8k16.
-  uint4 scores[Tiling::kSlabs][2][kWarp];
-  // What the state decays by on its way in, to halfway; on its way out, from halfway to past the
-  // last row; and from halfway through the sub-chunk before to halfway through this one.
-  float in[Tiling::kE], out[Tiling::kE], between[Tiling::kE];
-  float h[Tiling::kE], h_before[Tiling::kE];  // to base 2; of this sub-chunk and of the one before
+  // The scores q_i . exp(G_i - G_j) k_j, j <= i, as the sum of two bf16: A fragments of
+  // mma_m16n8k16. Before that, those of each slab but the first, as accumulators.
+  static constexpr int kOtherSlabs = Tiling::kSlabs > 1 ? Tiling::kSlabs - 1 : 1;
+  uint4 scores[2 * kOtherSlabs][kWarp];
+  // exp(G_last): for each lane % 4 = t columns 2t and 2t + 1 of every eight, side by side. The last
+  // is not used, so that the four begin in different banks.
+  float4 decay[4][Tiling::kE / 16 + 1];
 };
 // [/doc:packet]
 
 template <class Tiling>
 struct SharedStorage {
   using T = typename Tiling::T;
-  // Rows as they lie in memory. Of q, k and g those to be prepared and those on their way; of v one
-  // round more, since it is used when its packets are.
-  alignas(16) T q[Tiling::kSlots][Tiling::kRows][Tiling::kPitch];
-  alignas(16) T k[Tiling::kSlots][Tiling::kRows][Tiling::kPitch];
-  alignas(16) T g[Tiling::kSlots][Tiling::kRows][Tiling::kPitch];
+  // Rows as they lie in memory. Of q, k and g (kQ, kK, kG) those to be prepared and those on their
+  // way; of v one round more, since it is used when its packets are.
+  alignas(16) T qkg[3][Tiling::kSlots][Tiling::kRows][Tiling::kPitch];
   alignas(16) T v[Tiling::kSlots + 1][Tiling::kRows][Tiling::kPitchV];
   Packet<Tiling> packets[2][Tiling::kSubChunks];
-  // Of each slab of a sub-chunk the first row that is not in its packet: 16, but for strong gates.
-  int next_row[2][Tiling::kSubChunks][Tiling::kSlabs];
+  // What a state warp has of the outputs that the warp with the other part of E adds up; of two
+  // sub-chunks in turn.
+  float4 sums[2][Tiling::kStateWarps][Tiling::kWarpColumns / 16][Tiling::kParts > 1 ? kWarp : 1];
+  float log_decay[Tiling::kSubChunks][Tiling::kE];  // summed up, for segments
 };
 
 // The parts of every sequence that are walked at the same time.
@@ -123,22 +127,38 @@ struct Block {
   }
   // [/doc:meet]
 
+  // [doc:some_meet]
+  // The preparing warps of one sub-chunk: those of all slabs but the first arrive, the first waits.
+  // racecheck does not follow warps that have met apart from the others either; in its build all
+  // warps meet, the state warps too.
+#ifdef ATTN_FOR_COMPUTE_SANITIZER
+  __device__ __forceinline__ void slab_ready(int) const { all_warps_sync(); }
+  __device__ __forceinline__ void wait_for_slabs(int) const { all_warps_sync(); }
+  __device__ __forceinline__ void while_slabs_meet(int round) const {
+    if (Tiling::kSlabs > 1 && round < rounds) all_warps_sync();
+  }
+#else
+  __device__ __forceinline__ void slab_ready(int sub) const {
+    named_barrier_arrive(2 + sub, Tiling::kSlabs * kWarp);
+  }
+  __device__ __forceinline__ void wait_for_slabs(int sub) const {
+    named_barrier_sync(2 + sub, Tiling::kSlabs * kWarp);
+  }
+  __device__ __forceinline__ void while_slabs_meet(int) const {}
+#endif
+  // The state warps of the same columns.
+  __device__ __forceinline__ void meet_parts(int column_warp) const {
+    constexpr int kFirst = 2 + Tiling::kSubChunks;
+#ifdef ATTN_FOR_COMPUTE_SANITIZER
+    some_warps_sync(kFirst + column_warp, Tiling::kParts * kWarp);
+#else
+    named_barrier_sync(kFirst + column_warp, Tiling::kParts * kWarp);
+#endif
+  }
+  // [/doc:some_meet]
+
   __device__ __forceinline__ bool wants_log_decay() const {
     return segments.log_decay.data != nullptr;
-  }
-
-  // Whether rows of sub-chunk `sub` are in no packet yet.
-  __device__ __forceinline__ bool incomplete(int round, int sub) const {
-    bool some = false;
-#pragma unroll
-    for (int i = 0; i < Tiling::kSlabs; ++i) some |= smem.next_row[round % 2][sub][i] < kSubChunk;
-    return some;
-  }
-  __device__ __forceinline__ bool any_incomplete(int round) const {
-    bool some = false;
-#pragma unroll
-    for (int sub = 0; sub < Tiling::kSubChunks; ++sub) some |= incomplete(round, sub);
-    return some;
   }
 };
 

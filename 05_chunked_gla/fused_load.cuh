@@ -3,73 +3,122 @@
 
 #include <cuda_runtime.h>
 
+#include "05_chunked_gla/fused_block.cuh"
 #include "common/ptx/cp_async.cuh"
 #include "common/tensor_view.cuh"
 
 namespace attn::chunked_gla {
 
-// Copies tile after tile of kRows rows and kWidth columns of one head, by kThreads threads.
-template <class T, int kRows, int kWidth, int kThreads>
-class RowLoader {
+// A thread's part of tile after tile of one tensor: kRows rows and kWidth columns of one head, which
+// kThreads threads copy.
+template <class T, int kRows, int kWidth, int kPitch, int kThreads>
+struct RowTile {
   static constexpr int kVector = 16 / sizeof(T);
   static constexpr int kPerRow = kWidth / kVector;
-  static constexpr int kRowStep = kThreads / kPerRow;
-  static constexpr int kPasses = kRows / kRowStep;
-  static constexpr int kSources = kPasses <= 4 ? kPasses : 1;  // addresses kept in registers
-  static_assert(kThreads % kPerRow == 0 && kRows % kRowStep == 0);
+  static constexpr int kLanes = kThreads < kPerRow ? kThreads : kPerRow;  // that share a row
+  static constexpr int kRowStep = kThreads / kLanes;
+  static_assert(kPerRow % kLanes == 0 && kThreads % kLanes == 0 && kRows % kRowStep == 0);
 
- public:
-  // From row `first` and column `column` of x on.
-  __device__ __forceinline__ RowLoader(const TensorView<const T>& x, int64_t b, int64_t h,
-                                       int first, int column, int thread)
-      : row_(thread / kPerRow),
-        d_(thread % kPerRow * kVector),
-        columns_(static_cast<int>(x.D) - column),
-        stride_(x.stride_l) {
-#pragma unroll
-    for (int i = 0; i < kSources; ++i) {
-      source_[i] = x.row(b, h, first - kRows + row_ + i * kRowStep) + column + d_;
-    }
-  }
+  static __device__ __forceinline__ int row(int thread) { return thread / kLanes; }
+  static __device__ __forceinline__ int column(int thread) { return thread % kLanes * kVector; }
 
-  // Starts the copy of the next tile, of which the first `rows` are there; the rest is zeros. Every
-  // row must begin on 16 bytes and hold whole 16 bytes.
-  template <int kPitch>
-  __device__ __forceinline__ void load(T (&smem)[kRows][kPitch], int rows) {
-    advance();
+  // Starts the copy of a tile, of which the first `rows` rows and `columns` columns are there; the
+  // rest is zeros. Every row must begin on 16 bytes and hold whole 16 bytes. `source` is the
+  // thread's first element; returns that of the next tile.
+  static __device__ __forceinline__ const T* load(T* smem, const T* source, int64_t stride,
+                                                  int thread, int rows, int columns) {
+    smem += row(thread) * kPitch + column(thread);
+    rows -= row(thread);
+    columns -= column(thread);
 #pragma unroll
-    for (int pass = 0; pass < kPasses; ++pass) {
-      const int row = row_ + pass * kRowStep;
-      const T* source = source_[pass % kSources] + pass / kSources * kRowStep * stride_;
-      cp_async<16>(&smem[row][d_], source, row < rows && d_ < columns_);
+    for (int first = 0; first < kRows; first += kRowStep) {
+#pragma unroll
+      for (int d = 0; d < kWidth; d += kLanes * kVector) {
+        cp_async<16>(smem + first * kPitch + d, source + d, first < rows && d < columns);
+      }
+      source += kRowStep * stride;
     }
+    return source;
   }
 
   // The same for rows that begin anywhere, element by element.
-  template <int kPitch>
-  __device__ __forceinline__ void load_elements(T (&smem)[kRows][kPitch], int rows) {
-    advance();
+  static __device__ __forceinline__ const T* load_elements(T* smem, const T* source, int64_t stride,
+                                                           int thread, int rows, int columns) {
+    smem += row(thread) * kPitch + column(thread);
+    rows -= row(thread);
+    columns -= column(thread);
 #pragma unroll 1
-    for (int row = row_; row < kRows; row += kRowStep) {
+    for (int first = 0; first < kRows; first += kRowStep) {
+#pragma unroll 1
+      for (int d = 0; d < kWidth; d += kLanes * kVector) {
 #pragma unroll
-      for (int i = 0; i < kVector; ++i) {
-        const bool inside = row < rows && d_ + i < columns_;
-        smem[row][d_ + i] = inside ? source_[0][(row - row_) * stride_ + i] : T(0.0f);
+        for (int i = 0; i < kVector; ++i) {
+          const bool inside = first < rows && d + i < columns;
+          smem[first * kPitch + d + i] = inside ? source[d + i] : T(0.0f);
+        }
+      }
+      source += kRowStep * stride;
+    }
+    return source;
+  }
+};
+
+// [doc:row_loader]
+// The rows that one preparing warp fetches. A warp keeps to one of q, k, g and v: so it has one
+// address to count up, not four.
+template <class Tiling>
+class RowLoader {
+  using T = typename Tiling::T;
+  static_assert(Tiling::kPrepareWarps % 4 == 0, "as many warps for each of q, k, g and v");
+  static constexpr int kThreads = Tiling::kPrepareWarps / 4 * kWarp;
+  using QkgTile = RowTile<T, Tiling::kRows, Tiling::kE, Tiling::kPitch, kThreads>;
+  using ValueTile = RowTile<T, Tiling::kRows, Tiling::kM, Tiling::kPitchV, kThreads>;
+
+ public:
+  // `thread` counts those of the preparing warps. Without `outputs` q is not read.
+  __device__ __forceinline__ RowLoader(const Block<Tiling>& block, int thread, bool outputs)
+      : block_(block), tensor_(thread / kThreads), thread_(thread % kThreads) {
+    const auto& x = tensor_ == kQ   ? block.x.q
+                    : tensor_ == kK ? block.x.k
+                    : tensor_ == kG ? block.x.g
+                                    : block.x.v;
+    const bool is_v = tensor_ == kV;
+    const int row = is_v ? ValueTile::row(thread_) : QkgTile::row(thread_);
+    const int column = is_v ? block.m0 + ValueTile::column(thread_) : QkgTile::column(thread_);
+    wanted_ = tensor_ != kQ || outputs;
+    source_ = wanted_ ? x.row(block.b, block.h, block.begin + row) + column : nullptr;
+    stride_ = x.stride_l;
+    columns_ = static_cast<int>(x.D) - (is_v ? block.m0 : 0);
+  }
+
+  // Starts the copies of a round's rows; to be called for round after round.
+  __device__ __forceinline__ void load(int round) {
+    if (wanted_ && round < block_.rounds) {
+      auto& smem = block_.smem;
+      const int rows = block_.end - block_.begin - round * Tiling::kRows;
+      if (tensor_ == kV) {
+        load_tile<ValueTile>(smem.v[round % (Tiling::kSlots + 1)][0], rows);
+      } else {
+        load_tile<QkgTile>(smem.qkg[tensor_][round % Tiling::kSlots][0], rows);
       }
     }
+    cp_async_commit();
   }
 
  private:
-  // Before the copies, not after them: a copy holds its address until it is on its way, and an
-  // addition to it would wait for that.
-  __device__ __forceinline__ void advance() {
-#pragma unroll
-    for (int i = 0; i < kSources; ++i) source_[i] += kRows * stride_;
+  template <class Tile>
+  __device__ __forceinline__ void load_tile(T* smem, int rows) {
+    source_ = block_.aligned ? Tile::load(smem, source_, stride_, thread_, rows, columns_)
+                             : Tile::load_elements(smem, source_, stride_, thread_, rows, columns_);
   }
 
-  int row_, d_, columns_;
+  const Block<Tiling>& block_;
+  const int tensor_, thread_;
+  bool wanted_;
+  const T* source_;  // the thread's first element of the next round
   int64_t stride_;
-  const T* source_[kSources];  // in the tile before
+  int columns_;
 };
+// [/doc:row_loader]
 
 }  // namespace attn::chunked_gla

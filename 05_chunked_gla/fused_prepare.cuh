@@ -16,90 +16,116 @@
 namespace attn::chunked_gla {
 
 constexpr float kLog2e = 1.4426950408889634f;
-// The largest |h| of a packet, to base 2: factors from 2^-64 to 2^64 keep the products of sensible
-// inputs, and the state, inside the range of a float.
+// The largest exponent of a factor of the scores, to base 2: factors from 2^-64 to 2^64 keep the
+// products of sensible inputs inside the range of a float.
 constexpr float kMildest = 64;
 
-// [doc:window]
-// The rows of a sub-chunk that go into one packet: all 16, unless gates are strong.
-struct Window {
-  int first, last;
-  __device__ bool contains(int row) const { return first <= row && row <= last; }
-  // c_i - h is the sum over j of weight(i, j) g_j.
-  __device__ float weight(int i, int j) const {
-    return first < j && j <= last ? (j <= i ? 0.5f : -0.5f) : 0.0f;
-  }
-};
-// [/doc:window]
+// [doc:uncut]
+// Tensor cores cut a float off after 10 bits of mantissa, half a unit of them too low on average:
+// 2^-11 E(1 / mantissa). Every output is a sum of products of two such floats.
+constexpr float kUncut = 1 + 2 * 3.52e-4f;
+// [/doc:uncut]
 
 // [doc:centred_gates]
-// x = c - h, to base 2, of 16 rows and 8 kTiles columns as accumulator fragments: the product of a
-// matrix of weights, +-1/2 log2(e), and the gates. The weight is the sum of two bf16. The lane has
-// rows `row` and row + 8.
-template <bool kWhole, int kTiles>
-__device__ __forceinline__ void centred_gates(float (&x)[kTiles][4], const __nv_bfloat16* g_smem,
-                                              int pitch, Window window, int row) {
+// Sums of the 16 gates of each column of a slab, as products of fixed matrices and the gates: of
+// rows `row` and row + 8 of two such matrices,
+//   x = c_i - h, which takes half of each gate after the first, - from row i on;
+//   edges = h, in rows 0 to 7, and h + g_0, in rows 8 to 15.
+template <int kTiles>
+struct GateSums {
+  float x[kTiles][4], edges[kTiles][4];
+};
+__device__ __forceinline__ float centred_weight(int i, int j) {
+  return j == 0 ? 0.0f : j <= i ? 0.5f : -0.5f;
+}
+__device__ __forceinline__ float edge_weight(int i, int j) {
+  return j > 0 ? 0.5f : i < 8 ? 0.0f : 1.0f;
+}
+
+template <int kTiles>
+__device__ __forceinline__ GateSums<kTiles> sum_gates(const __nv_bfloat16* g_smem, int pitch) {
   const int lane = threadIdx.x % kWarp;
-  const int pair = lane % 4 * 2;
-  uint32_t high[4], low[4], inside[2];
+  const int row = lane / 4, pair = lane % 4 * 2;
+  uint32_t centred[4], edge[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const int r = row + i % 2 * 8, j = pair + i / 2 * 8;
-    const float w0 = window.weight(r, j) * kLog2e, w1 = window.weight(r, j + 1) * kLog2e;
-    high[i] = pack_high(w0, w1);
-    low[i] = pack_low(w0, w1, high[i]);
-    inside[i / 2] = (w0 != 0 ? 0xffffu : 0) | (w1 != 0 ? 0xffff0000u : 0);
+    centred[i] = pack_high(centred_weight(r, j), centred_weight(r, j + 1));
+    edge[i] = pack_high(edge_weight(r, j), edge_weight(r, j + 1));
   }
+  GateSums<kTiles> sums;
   const __nv_bfloat16* matrix = g_smem + lane % 16 * pitch + lane / 16 * 8;
 #pragma unroll
   for (int n = 0; n < kTiles; n += 2) {
     uint32_t g[4];
     ldmatrix_trans(g, matrix + n * 8);
-    // A gate outside the window must not count even if it is -inf.
-    if constexpr (!kWhole) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) g[i] &= inside[i % 2];
-    }
     const float zero[4] = {};
-    mma_m16n8k16(x[n], low, {g[0], g[1]}, zero);
-    mma_m16n8k16(x[n], high, {g[0], g[1]}, x[n]);
-    mma_m16n8k16(x[n + 1], low, {g[2], g[3]}, zero);
-    mma_m16n8k16(x[n + 1], high, {g[2], g[3]}, x[n + 1]);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      mma_m16n8k16(sums.x[n + i], centred, {g[2 * i], g[2 * i + 1]}, zero);
+      mma_m16n8k16(sums.edges[n + i], edge, {g[2 * i], g[2 * i + 1]}, zero);
+    }
   }
+  return sums;
 }
 // [/doc:centred_gates]
 
-// The same of float gates: here each gate, times log2(e), is the sum of two tf32.
-template <bool kWhole, int kTiles>
-__device__ __forceinline__ void centred_gates(float (&x)[kTiles][4], const float* g_smem, int pitch,
-                                              Window window, int row) {
+// The same of float gates: here each gate is the sum of two tf32.
+template <int kTiles>
+__device__ __forceinline__ GateSums<kTiles> sum_gates(const float* g_smem, int pitch) {
   const int lane = threadIdx.x % kWarp;
   const int group = lane / 4, column = lane % 4;
-#pragma unroll
-  for (int n = 0; n < kTiles; ++n) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) x[n][i] = 0;
-  }
+  GateSums<kTiles> sums = {};
 #pragma unroll
   for (int step = 0; step < 2; ++step) {
     const int j = step * 8 + column;
-    uint32_t weights[4];
+    uint32_t centred[4], edge[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      weights[i] = __float_as_uint(window.weight(row + i % 2 * 8, j + i / 2 * 4));
+      centred[i] = __float_as_uint(centred_weight(group + i % 2 * 8, j + i / 2 * 4));
+      edge[i] = __float_as_uint(edge_weight(group + i % 2 * 8, j + i / 2 * 4));
     }
 #pragma unroll
     for (int n = 0; n < kTiles; ++n) {
       uint32_t high[2], low[2];
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const bool inside = kWhole || window.weight(0, j + i * 4) != 0;
-        const float g = inside ? g_smem[(j + i * 4) * pitch + n * 8 + group] * kLog2e : 0;
+        const float g = g_smem[(j + i * 4) * pitch + n * 8 + group];
         high[i] = __float_as_uint(g) & 0xffffe000u;  // what tf32 keeps of a float
         low[i] = __float_as_uint(g - __uint_as_float(high[i]));
       }
-      mma_m16n8k8_tf32(x[n], weights, high, x[n]);
-      mma_m16n8k8_tf32(x[n], weights, low, x[n]);
+      mma_m16n8k8_tf32(sums.x[n], centred, high, sums.x[n]);
+      mma_m16n8k8_tf32(sums.x[n], centred, low, sums.x[n]);
+      mma_m16n8k8_tf32(sums.edges[n], edge, high, sums.edges[n]);
+      mma_m16n8k8_tf32(sums.edges[n], edge, low, sums.edges[n]);
+    }
+  }
+  return sums;
+}
+
+// Rows row and row + 8 of a slab, columns 2t and 2t + 1 of every eight.
+template <int kTiles>
+__device__ __forceinline__ void load_rows(uint32_t (&x)[kTiles][2], const __nv_bfloat16* smem,
+                                          int pitch) {
+  const int lane = threadIdx.x % kWarp;
+#pragma unroll
+  for (int n = 0; n < kTiles; n += 2) {
+    uint32_t pairs[4];
+    ldmatrix(pairs, smem + lane % 16 * pitch + lane / 16 * 8 + n * 8);
+    x[n][0] = pairs[0];
+    x[n][1] = pairs[1];
+    x[n + 1][0] = pairs[2];
+    x[n + 1][1] = pairs[3];
+  }
+}
+template <int kTiles>
+__device__ __forceinline__ void load_rows(float2 (&x)[kTiles][2], const float* smem, int pitch) {
+  const int lane = threadIdx.x % kWarp;
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      x[n][i] = load_pair(smem + (lane / 4 + i * 8) * pitch + n * 8 + lane % 4 * 2);
     }
   }
 }
@@ -111,7 +137,6 @@ class PreparingWarp {
   using T = typename Tiling::T;
   static constexpr int kTiles = Tiling::kSlab / 8;
   static constexpr int kPitch = Tiling::kPitch;
-  static constexpr int kThreads = Tiling::kPrepareWarps * kWarp;
 
  public:
   __device__ __forceinline__ explicit PreparingWarp(const Block<Tiling>& block)
@@ -120,15 +145,20 @@ class PreparingWarp {
         sub_((threadIdx.x / kWarp - Tiling::kStateWarps) / Tiling::kSlabs),
         slab_((threadIdx.x / kWarp - Tiling::kStateWarps) % Tiling::kSlabs),
         column_(slab_ * Tiling::kSlab),
-        q_rows_(block.x.q, block.b, block.h, block.begin, 0, thread()),
-        k_rows_(block.x.k, block.b, block.h, block.begin, 0, thread()),
-        g_rows_(block.x.g, block.b, block.h, block.begin, 0, thread()),
-        v_rows_(block.x.v, block.b, block.h, block.begin, block.m0, thread()) {}
+        scale_(block.x.scale * kUncut),
+        rows_(block, threadIdx.x - Tiling::kStateWarps * kWarp, kOutputs) {}
 
   // [doc:preparing_rounds]
   // In round r the packets of round r + 1 are prepared.
   __device__ __forceinline__ void run() {
-    for (int round = 0; round < Tiling::kSlots - 1; ++round) load(round);
+    if (block_.wants_log_decay()) {
+#pragma unroll
+      for (int i = 0; i < Tiling::kSlab / kWarp; ++i) {
+        block_.smem.log_decay[sub_][column_ + i * kWarp + lane_] = 0;
+      }
+      __syncwarp();  // zeroed before other lanes add to it
+    }
+    for (int round = 0; round < Tiling::kSlots - 1; ++round) rows_.load(round);
 #pragma unroll 1
     for (int round = -1; round < block_.rounds; ++round) {
       // All copies but those of the latest rounds: the rows of round + 1 have arrived ...
@@ -136,245 +166,257 @@ class PreparingWarp {
       // ... from all threads. The packets of `round` are whole before they are taken; and those of
       // round - 1 taken, and their rows of v used, before they are overwritten.
       block_.meet();
-      if (round >= 0 && block_.any_incomplete(round)) prepare_the_rest(round);
-      load(round + Tiling::kSlots);
-      if (round + 1 < block_.rounds) prepare_from(round + 1, 0);
+      rows_.load(round + Tiling::kSlots);
+      if (round + 1 < block_.rounds && !prepare(round + 1)) prepare_strong(round + 1);
     }
     if (block_.wants_log_decay()) store_log_decay();
   }
   // [/doc:preparing_rounds]
 
  private:
-  __device__ int thread() const { return threadIdx.x - Tiling::kStateWarps * kWarp; }
-
-  __device__ __forceinline__ void load(int round) {
-    if (round < block_.rounds) {
-      auto& smem = block_.smem;
-      const int rows = block_.end - block_.begin - round * Tiling::kRows;
-      const int slot = round % Tiling::kSlots, v_slot = round % (Tiling::kSlots + 1);
-      if (block_.aligned) {
-        if constexpr (kOutputs) q_rows_.load(smem.q[slot], rows);
-        k_rows_.load(smem.k[slot], rows);
-        g_rows_.load(smem.g[slot], rows);
-        v_rows_.load(smem.v[v_slot], rows);
-      } else {
-        if constexpr (kOutputs) q_rows_.load_elements(smem.q[slot], rows);
-        k_rows_.load_elements(smem.k[slot], rows);
-        g_rows_.load_elements(smem.g[slot], rows);
-        v_rows_.load_elements(smem.v[v_slot], rows);
-      }
-    }
-    cp_async_commit();
+  __device__ __forceinline__ Packet<Tiling>& packet(int round) const {
+    return block_.smem.packets[round % 2][sub_];
+  }
+  // The slab's first element of q, k or g.
+  __device__ __forceinline__ const T* slab(int tensor, int round) const {
+    return block_.smem.qkg[tensor][round % Tiling::kSlots][sub_ * kSubChunk] + column_;
   }
 
-  // [doc:prepare_from]
-  // Prepares the sub-chunk's packet: with all of its rows if the gates allow it, else with those
-  // from `first` on that they allow.
-  __device__ __forceinline__ void prepare_from(int round, int first) {
-    Window window = {0, kSubChunk - 1};
-    if (first > 0 || !prepare<true>(round, window)) {
-      window = find_window(round, first);
-      prepare<false>(round, window);
-    }
-    if (lane_ == 0) block_.smem.next_row[round % 2][sub_][slab_] = window.last + 1;
-    __syncwarp();  // h is there before other lanes read it
-    store_decays(round, window.first);
-  }
+  // [doc:prepare]
+  // Prepares the slab of a packet; returns whether its gates are mild enough for that.
+  __device__ __forceinline__ bool prepare(int round) {
+    Packet<Tiling>& packet = this->packet(round);
+    const T* g = slab(kG, round);
+    const int row = lane_ / 4;
 
-  // The rows of strong sub-chunks that their first packet had no place for, packet by packet.
-  __device__ __forceinline__ void prepare_the_rest(int round) {
-#pragma unroll 1
-    for (int sub = 0; sub < Tiling::kSubChunks; ++sub) {
-#pragma unroll 1
-      while (block_.incomplete(round, sub)) {
-        const int first = block_.smem.next_row[round % 2][sub][slab_];
-        block_.meet();  // the packet before
-        if (sub_ == sub) prepare_from(round, first);
-        block_.meet();  // this one
-      }
-    }
-  }
-  // [/doc:prepare_from]
-
-  // [doc:find_window]
-  // The longest window from row `first` on in which no column of the slab decays too much; empty if
-  // first is 16. A gate that is too strong by itself, such as a reset, begins a window: there it
-  // decays the state only.
-  __device__ __forceinline__ Window find_window(int round, int first) const {
-    constexpr float kStrongest = -2 * kMildest / kLog2e;
-    const T* g = block_.smem.g[round % Tiling::kSlots][sub_ * kSubChunk] + column_;
-    const int pair = lane_ % (Tiling::kSlab / 2) * 2;
-    Window window = {first, first};
-    float c0 = 0, c1 = 0;
-    for (int row = first + 1; row < kSubChunk; ++row) {
-      const float2 gate = to_floats(load_pair(g + row * kPitch + pair));
-      c0 += gate.x;
-      c1 += gate.y;
-      if (!__all_sync(kFullWarp, c0 >= kStrongest && c1 >= kStrongest)) break;
-      window.last = row;
-    }
-    return window;
-  }
-  // [/doc:find_window]
-
-  // Prepares the slab of a packet. kWhole: with all 16 rows, if that is possible; returns whether
-  // it was.
-  template <bool kWhole>
-  __device__ __forceinline__ bool prepare(int round, Window window) {
-    auto& smem = block_.smem;
-    auto& packet = smem.packets[round % 2][sub_];
-    const int slot = round % Tiling::kSlots;
-    const T* g = smem.g[slot][sub_ * kSubChunk] + column_;
-    const int row = lane_ / 4, pair = lane_ % 4 * 2;
-
-    // Read before anything is stored: the compiler could not know that the stores leave them alone.
-    const T* k_rows = smem.k[slot][sub_ * kSubChunk + row] + column_ + pair;
-    const T* q_rows = smem.q[slot][sub_ * kSubChunk + row] + column_ + pair;
-    Pair<T> k_pairs[kTiles][2], q_pairs[kTiles][2];
+    // Read before anything is stored: the compiler could not know that the stores leave it alone.
+    Pair<T> q_pairs[kTiles][2], k_pairs[kTiles][2];
+    if constexpr (kOutputs) load_rows(q_pairs, slab(kQ, round), kPitch);
+    load_rows(k_pairs, slab(kK, round), kPitch);
+    const GateSums<kTiles> sums = sum_gates<kTiles>(g, kPitch);
+    // The first row has the largest x, -h. A NaN, from an infinite gate, is no mild one either.
+    bool mild = true;
 #pragma unroll
     for (int n = 0; n < kTiles; ++n) {
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        k_pairs[n][i] = load_pair(k_rows + n * 8 + i * 8 * kPitch);
-        if constexpr (kOutputs) q_pairs[n][i] = load_pair(q_rows + n * 8 + i * 8 * kPitch);
-      }
+      for (int i = 0; i < 2; ++i) mild = mild && sums.x[n][i] <= kMildest / kLog2e;
     }
+    if (!__all_sync(kFullWarp, mild)) return false;
 
-    float x[kTiles][4];
-    centred_gates<kWhole>(x, g, kPitch, window, row);
-    if constexpr (kWhole) {
-      // The first row has the largest x, -h. A NaN, from an infinite gate, is no mild one either.
-      bool mild = true;
-#pragma unroll
-      for (int n = 0; n < kTiles; ++n) mild = mild && x[n][0] <= kMildest && x[n][1] <= kMildest;
-      if (!__all_sync(kFullWarp, mild)) return false;
-    }
-
-    // [doc:scaled_rows]
     float scores[2][4] = {};
 #pragma unroll
     for (int n = 0; n < kTiles; ++n) {
-      float decay[4], grow[4];
+      float grow[4], decay[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const bool inside = kWhole || window.contains(row + i / 2 * 8);
-        decay[i] = inside ? exp2_approx(x[n][i]) : 0;
-        grow[i] = inside ? exp2_approx(-x[n][i]) : 0;
+        const float x = sums.x[n][i] * kLog2e;
+        decay[i] = exp2_approx(x);
+        grow[i] = exp2_approx(-x);
       }
-      const float2 k0 = to_floats(k_pairs[n][0]), k1 = to_floats(k_pairs[n][1]);
-      const float k[4] = {k0.x * grow[0], k0.y * grow[1], k1.x * grow[2], k1.y * grow[3]};
+      float to_last[2], from_first[2];  // from halfway on, and up to halfway
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const int word = (column_ + n * 8 + pair) / 2;
-        const uint32_t high = pack_high(k[2 * i], k[2 * i + 1]);
-        packet.k_high[row + i * 8][word] = high;
-        packet.k_low[row + i * 8][word] = pack_low(k[2 * i], k[2 * i + 1], high);
+        to_last[i] = exp2_approx(sums.edges[n][i] * kLog2e);
+        from_first[i] = exp2_approx(sums.edges[n][2 + i] * kLog2e);
       }
+      if (row == 0) {
+        store_decay(packet, n, from_first[0] * to_last[0], from_first[1] * to_last[1]);
+      }
+      const float2 k0 = to_floats(k_pairs[n][0]), k1 = to_floats(k_pairs[n][1]);
+      float k[4] = {k0.x * grow[0], k0.y * grow[1], k1.x * grow[2], k1.y * grow[3]};
       if constexpr (kOutputs) {
         const float2 q0 = to_floats(q_pairs[n][0]), q1 = to_floats(q_pairs[n][1]);
-        const uint32_t q[4] = {__float_as_uint(q0.x * decay[0]), __float_as_uint(q1.x * decay[2]),
-                               __float_as_uint(q0.y * decay[1]), __float_as_uint(q1.y * decay[3])};
-        packet.q[column_ / 8 + n][lane_] = {q[0], q[1], q[2], q[3]};
-        mma_m16n8k8_tf32(scores[0], q, {__float_as_uint(k[0]), __float_as_uint(k[1])}, scores[0]);
-        mma_m16n8k8_tf32(scores[1], q, {__float_as_uint(k[2]), __float_as_uint(k[3])}, scores[1]);
-      }
-    }
-    if constexpr (kOutputs) store_scores(packet.scores[slab_], scores);
-    // [/doc:scaled_rows]
-
-    // The last row has x = h, of the sub-chunk before too. What another warp has found for that is
-    // not waited for.
-    if (kWhole && Tiling::kSubChunks > 1 && sub_ > 0) {
-      float before[kTiles][4];
-      centred_gates<true>(before, g - kSubChunk * kPitch, kPitch, window, kSubChunk - 1);
-      if (row == 7) {
+        float q[4] = {q0.x * decay[0], q0.y * decay[1], q1.x * decay[2], q1.y * decay[3]};
+        add_scores(scores, q, k);
 #pragma unroll
-        for (int n = 0; n < kTiles; ++n) {
-          store_pair(&packet.h_before[column_ + n * 8 + pair], before[n][0], before[n][1]);
+        for (int i = 0; i < 4; ++i) q[i] *= from_first[i % 2] * scale_;
+        store_q(packet, n, q);
+      } else {
+        add_log_decay(n, (sums.edges[n][0] + sums.edges[n][2]) * kLog2e,
+                      (sums.edges[n][1] + sums.edges[n][3]) * kLog2e);
+      }
+#pragma unroll
+      for (int i = 0; i < 4; ++i) k[i] *= to_last[i % 2];
+      store_k(packet, n, k);
+    }
+    if constexpr (kOutputs) store_scores(packet, scores);
+    return true;
+  }
+  // [/doc:prepare]
+
+  // [doc:prepare_strong]
+  // The same for any gates, row by row: no factor is over 1. The scores of a row are its q times the
+  // keys up to its own, which have decayed along.
+  __device__ __forceinline__ void prepare_strong(int round) {
+    Packet<Tiling>& packet = this->packet(round);
+    const T *q_rows = slab(kQ, round), *k_rows = slab(kK, round), *g_rows = slab(kG, round);
+    const int row = lane_ / 4, pair = lane_ % 4 * 2;
+    float scores[2][2][4] = {};  // of even and of odd rows, which need not wait for each other
+#pragma unroll 1
+    for (int n = 0; n < kTiles; ++n) {
+      const int column = n * 8 + pair;
+      float q[4] = {}, k_own[4], k[4] = {}, decay[2] = {1, 1}, log_decay[2] = {};
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int offset = (row + half * 8) * kPitch + column;
+        const float2 k_pair = to_floats(load_pair(k_rows + offset));
+        k_own[2 * half] = k_pair.x;
+        k_own[2 * half + 1] = k_pair.y;
+        if constexpr (kOutputs) {
+          const float2 q_pair = to_floats(load_pair(q_rows + offset));
+          q[2 * half] = q_pair.x;
+          q[2 * half + 1] = q_pair.y;
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < kSubChunk; ++i) {
+        const float2 gates = to_floats(load_pair(g_rows + i * kPitch + column));
+        const float g[2] = {gates.x * kLog2e, gates.y * kLog2e};
+        const int own = i / 8 * 2;  // where a lane that has this row keeps it
+        const bool mine = row == i % 8;
+        float q_row[4] = {};
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+          const float gate = exp2_approx(g[j]);
+          decay[j] *= gate;
+          log_decay[j] += g[j];
+          k[j] *= gate;
+          k[2 + j] *= gate;
+          if (mine) {
+            k[own + j] = k_own[own + j];
+            q_row[own + j] = q[own + j];
+            q[own + j] *= decay[j] * scale_;
+          }
+        }
+        if constexpr (kOutputs) add_scores(scores[i % 2], q_row, k);
+      }
+      if (row == 0) store_decay(packet, n, decay[0], decay[1]);
+      if constexpr (kOutputs) {
+        store_q(packet, n, q);
+      } else {
+        add_log_decay(n, log_decay[0], log_decay[1]);
+      }
+      store_k(packet, n, k);
+    }
+    if constexpr (kOutputs) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) scores[0][half][i] += scores[1][half][i];
+      }
+      store_scores(packet, scores[0]);
+    }
+  }
+  // [/doc:prepare_strong]
+
+  // scores += q k^T, of eight columns: accumulators of one product as operands of the next.
+  __device__ __forceinline__ void add_scores(float (&scores)[2][4], const float (&q)[4],
+                                             const float (&k)[4]) const {
+    const uint32_t q_bits[4] = {__float_as_uint(q[0]), __float_as_uint(q[2]), __float_as_uint(q[1]),
+                                __float_as_uint(q[3])};
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      mma_m16n8k8_tf32(scores[half], q_bits,
+                       {__float_as_uint(k[2 * half]), __float_as_uint(k[2 * half + 1])},
+                       scores[half]);
+    }
+  }
+
+  // By the lanes of row 0.
+  __device__ __forceinline__ void store_decay(Packet<Tiling>& packet, int n, float x0,
+                                              float x1) const {
+    float* decays = reinterpret_cast<float*>(packet.decay[lane_]);
+    store_pair(decays + column_ / 4 + n * 2, x0, x1);
+  }
+
+  __device__ __forceinline__ void store_q(Packet<Tiling>& packet, int n,
+                                          const float (&q)[4]) const {
+    packet.q[column_ / 8 + n][lane_] = {__float_as_uint(q[0]), __float_as_uint(q[2]),
+                                        __float_as_uint(q[1]), __float_as_uint(q[3])};
+  }
+
+  __device__ __forceinline__ void store_k(Packet<Tiling>& packet, int n,
+                                          const float (&k)[4]) const {
+    const int row = lane_ / 4, word = (column_ + n * 8) / 2 + lane_ % 4;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const uint32_t high = pack_high(k[2 * half], k[2 * half + 1]);
+      packet.k_high[row + half * 8][word] = high;
+      packet.k_low[row + half * 8][word] = pack_low(k[2 * half], k[2 * half + 1], high);
+    }
+  }
+
+  // [doc:store_scores]
+  // The first slab's warp sums up the scores of all slabs, and stores the causal half as two bf16.
+  __device__ __forceinline__ void store_scores(Packet<Tiling>& packet,
+                                               float (&scores)[2][4]) const {
+    if constexpr (Tiling::kSlabs > 1) {
+      if (slab_ > 0) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          uint4& bits = packet.scores[2 * (slab_ - 1) + i][lane_];
+          bits = {__float_as_uint(scores[i][0]), __float_as_uint(scores[i][1]),
+                  __float_as_uint(scores[i][2]), __float_as_uint(scores[i][3])};
+        }
+        block_.slab_ready(sub_);
+        return;
+      }
+      block_.wait_for_slabs(sub_);  // the other slabs' scores are there
+#pragma unroll
+      for (int slab = 1; slab < Tiling::kSlabs; ++slab) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const uint4 more = packet.scores[2 * (slab - 1) + i][lane_];
+          scores[i][0] += __uint_as_float(more.x);
+          scores[i][1] += __uint_as_float(more.y);
+          scores[i][2] += __uint_as_float(more.z);
+          scores[i][3] += __uint_as_float(more.w);
         }
       }
     }
-    if (row == 7) {
-#pragma unroll
-      for (int n = 0; n < kTiles; ++n) {
-        store_pair(&packet.h[column_ + n * 8 + pair], x[n][2], x[n][3]);
-      }
-    }
-    return true;
-  }
-
-  // [doc:decays]
-  // What the state decays by around the packet whose first row is `first`. (All is read before
-  // anything is written, so that the reads do not wait for each other.)
-  __device__ __forceinline__ void store_decays(int round, int first) {
-    auto& smem = block_.smem;
-    auto& packet = smem.packets[round % 2][sub_];
-    const T* gates = smem.g[round % Tiling::kSlots][sub_ * kSubChunk];
-    const auto& last = smem.packets[(round + 1) % 2][Tiling::kSubChunks - 1];
-    const float* h_before = sub_ > 0 ? packet.h_before : last.h;
-    constexpr int kColumns = Tiling::kSlab / kWarp;
-    float in[kColumns], h[kColumns], between[kColumns];
-#pragma unroll
-    for (int i = 0; i < kColumns; ++i) {
-      const int e = column_ + i * kWarp + lane_;
-      h[i] = packet.h[e];
-      // The state comes in through the first row's gate; an empty window leaves it as it is.
-      in[i] = fmaf(first < kSubChunk ? float(gates[first * kPitch + e]) : 0, kLog2e, h[i]);
-      between[i] = in[i] + h_before[e];
-      log_decay_[i] += in[i] + h[i];
-    }
-#pragma unroll
-    for (int i = 0; i < kColumns; ++i) {
-      const int e = column_ + i * kWarp + lane_;
-      packet.in[e] = exp2_approx(in[i]);
-      packet.out[e] = exp2_approx(h[i]);
-      packet.between[e] = exp2_approx(between[i]);
-    }
-  }
-  // [/doc:decays]
-
-  // The causal half of the scores of 16 rows, as two bf16.
-  __device__ __forceinline__ void store_scores(uint4 (&parts)[2][kWarp], float (&scores)[2][4]) {
     const int row = lane_ / 4, key = lane_ % 4 * 2;
     uint32_t high[4], low[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       float* s = &scores[i / 2][i % 2 * 2];
       const int last_key = row + i % 2 * 8 - i / 2 * 8;
-      if (key > last_key) s[0] = 0;
-      if (key + 1 > last_key) s[1] = 0;
+      s[0] = key > last_key ? 0 : s[0] * scale_;
+      s[1] = key + 1 > last_key ? 0 : s[1] * scale_;
       high[i] = pack_high(s[0], s[1]);
       low[i] = pack_low(s[0], s[1], high[i]);
     }
-    parts[0][lane_] = {high[0], high[1], high[2], high[3]};
-    parts[1][lane_] = {low[0], low[1], low[2], low[3]};
+    packet.scores[0][lane_] = {high[0], high[1], high[2], high[3]};
+    packet.scores[1][lane_] = {low[0], low[1], low[2], low[3]};
+  }
+  // [/doc:store_scores]
+
+  // The lanes of row 0 count.
+  __device__ __forceinline__ void add_log_decay(int n, float x0, float x1) {
+    if (block_.wants_log_decay() && lane_ < 4) {
+      float* sum = &block_.smem.log_decay[sub_][column_ + n * 8 + lane_ * 2];
+      sum[0] += x0;
+      sum[1] += x1;
+    }
   }
 
   // The sum over the sub-chunks of a round, which different warps have.
   __device__ __forceinline__ void store_log_decay() const {
     const auto& target = block_.segments.log_decay;
-    block_.meet();  // the last packets are taken before their place is used again
-    auto& packets = block_.smem.packets[0];
-#pragma unroll
-    for (int i = 0; i < Tiling::kSlab / kWarp; ++i) {
-      packets[sub_].h[column_ + i * kWarp + lane_] = log_decay_[i];
-    }
     block_.meet();                          // the sums of all warps are there
     if (sub_ > 0 || block_.m0 > 0) return;  // all tiles of columns have the same
 #pragma unroll
     for (int i = 0; i < Tiling::kSlab / kWarp; ++i) {
       const int e = column_ + i * kWarp + lane_;
       float sum = 0;
-      for (int sub = 0; sub < Tiling::kSubChunks; ++sub) sum += packets[sub].h[e];
+      for (int sub = 0; sub < Tiling::kSubChunks; ++sub) sum += block_.smem.log_decay[sub][e];
       if (e < target.D) target.row(block_.b, block_.state_h, 0)[e] = sum;
     }
   }
 
   const Block<Tiling>& block_;
   const int lane_, sub_, slab_, column_;
-  RowLoader<T, Tiling::kRows, Tiling::kE, kThreads> q_rows_, k_rows_, g_rows_;
-  RowLoader<T, Tiling::kRows, Tiling::kM, kThreads> v_rows_;
-  float log_decay_[Tiling::kSlab / kWarp] = {};
+  const float scale_;  // of q and of the scores, and so of the outputs
+  RowLoader<Tiling> rows_;
 };
 
 }  // namespace attn::chunked_gla

@@ -68,288 +68,278 @@ class StateWarp {
   using T = typename Tiling::T;
   static constexpr int kTiles = Tiling::kWarpColumns / 16;
   static constexpr int kHalves = 2 * kTiles;  // of 8 columns
+  static constexpr int kParts = Tiling::kParts;
+  static constexpr int kE = Tiling::kE / kParts;          // rows of the state
+  static constexpr int kOutputHalves = kHalves / kParts;  // whose outputs the warp stores
   static constexpr int kValueParts = sizeof(T) / 2;
   // Whether the state leaves registers for more than one sub-chunk at a time.
-  static constexpr bool kAhead = kTiles * Tiling::kE / 2 <= 32;
-  // Sums of products that do not wait for each other: four of them hide how long a product takes.
-  static constexpr int kChains = kAhead ? 4 / kHalves : 1;
-  // [doc:uncut]
-  // Tensor cores cut a float off after 10 bits of mantissa, half a unit of them too low on average:
-  // 2^-11 E(1 / mantissa). Every output is a sum of products of two such floats.
-  static constexpr float kUncut = 1 + 2 * 3.52e-4f;
-  // [/doc:uncut]
+  static constexpr bool kAhead = kTiles * kE / 2 <= 32;
+  // Whether whole rounds have code of their own. It takes registers, of which there are none left
+  // beside long columns of the state.
+  static constexpr bool kWholeApart = Tiling::kE * kValueParts <= 128;
+  // Sums of the same outputs that do not wait for each other; again, if there are registers. Four
+  // products at a time hide how long one takes.
+  static constexpr int kChains = kTiles == 1 && kE <= 64 ? 2 : 1;
+  static constexpr int kPitchV = Tiling::kPitchV;
 
  public:
   __device__ __forceinline__ explicit StateWarp(const Block<Tiling>& block)
       : block_(block),
         lane_(threadIdx.x % kWarp),
-        column_(threadIdx.x / kWarp * Tiling::kWarpColumns),
-        m0_(block.m0 + column_) {}
+        column_warp_(threadIdx.x / kWarp % Tiling::kColumnWarps),
+        part_(threadIdx.x / kWarp / Tiling::kColumnWarps),
+        column_(column_warp_ * Tiling::kWarpColumns),
+        m0_(block.m0 + column_),
+        o_m0_(m0_ + part_ * kOutputHalves * 8) {}
 
   // [doc:state_rounds]
   __device__ __forceinline__ void run(bool accumulate) {
     load_state();
+    if constexpr (kOutputs) o_rows_ = output_rows(block_.begin);
     block_.meet();  // nothing to take yet: the first packets are being prepared
+    if constexpr (kOutputs) block_.while_slabs_meet(0);
     const bool columns_whole =
         block_.aligned && !accumulate && m0_ + Tiling::kWarpColumns <= block_.x.v.D;
-    // Whether S is the state behind the last packet's rows; else it is still halfway.
-    bool settled = true;
 #pragma unroll 1
     for (int round = 0; round < block_.rounds; ++round) {
       block_.meet();  // the packets of this round are whole
-      const bool strong = block_.any_incomplete(round);
+      if constexpr (kOutputs) block_.while_slabs_meet(round + 1);
       const bool whole = columns_whole && block_.first_row(round + 1) <= block_.end;
-      if (kAhead && !strong && (whole || !kOutputs)) {
-        take_whole_round(round, settled);
+      if (kWholeApart && whole) {
+        take_round<true>(round, whole, accumulate);
       } else {
-        take_any_round(round, settled, strong, columns_whole, accumulate);
+        take_round<false>(round, whole, accumulate);
       }
-      settled = strong;
-    }
-    if (!settled) {
-      scale_state(block_.smem.packets[(block_.rounds - 1) % 2][Tiling::kSubChunks - 1].out);
     }
     store_state();
-    if (block_.wants_log_decay()) {  // which the preparing warps store: they meet twice
-      block_.meet();
-      block_.meet();
-    }
+    if (block_.wants_log_decay()) block_.meet();  // for the preparing warps, which store it
   }
   // [/doc:state_rounds]
 
  private:
-  // [doc:whole_round]
-  // A round with nothing special: one packet for each sub-chunk, all rows and columns are there. No
-  // branches, so that the compiler can begin with a sub-chunk while it waits for the one before.
-  __device__ __forceinline__ void take_whole_round(int round, bool settled) {
-    const auto& packets = block_.smem.packets[round % 2];
-    T* o_rows = output_rows(block_.first_row(round));
-#pragma unroll
+  // [doc:take_round]
+  // whole: all rows and columns are there, and outputs are stored, not added. kWhole: that is known
+  // beforehand, so that there are no branches, and the compiler can begin with a sub-chunk while it
+  // waits for the one before.
+  template <bool kWhole>
+  __device__ __forceinline__ void take_round(int round, bool whole, bool accumulate) {
+#pragma unroll(kWhole&& kAhead ? Tiling::kSubChunks : 1)
     for (int sub = 0; sub < Tiling::kSubChunks; ++sub) {
-      float o[kHalves][4] = {};
-      take(packets[sub], sub == 0 && settled ? packets[sub].in : packets[sub].between,
-           values(round, sub), o);
+      float o[kOutputHalves][4];
+      take(block_.smem.packets[round % 2][sub], values(round, sub), sub % 2, o);
       if constexpr (kOutputs) {
-        store_whole(o, o_rows + sub * kSubChunk * block_.x.o.stride_l);
-      }
-    }
-  }
-  // [/doc:whole_round]
-
-  // [doc:any_round]
-  // Any round: rows or columns may be missing, and a strong sub-chunk comes in several packets.
-  __device__ __forceinline__ void take_any_round(int round, bool settled, bool strong,
-                                                 bool columns_whole, bool accumulate) {
-    const auto& packets = block_.smem.packets[round % 2];
-    float o[kHalves][4] = {};
-#pragma unroll 1
-    for (int sub = 0; sub < Tiling::kSubChunks;) {
-      take(packets[sub], settled ? packets[sub].in : packets[sub].between, values(round, sub), o);
-      settled = strong;
-      if (strong) {
-        scale_state(packets[sub].out);
-        if (block_.incomplete(round, sub)) {
-          block_.meet();  // before the next packet is prepared
-          block_.meet();  // before it is taken
-          continue;
-        }
-      }
-      if constexpr (kOutputs) {
-        const int row0 = block_.first_row(round) + sub * kSubChunk;
-        if (columns_whole && row0 + kSubChunk <= block_.end) {
-          store_whole(o, output_rows(row0));
+        if (kWhole || (!kWholeApart && whole)) {
+          store_whole(o);
         } else {
-          store_some(o, row0, accumulate);
+          store_some(o, block_.first_row(round) + sub * kSubChunk, accumulate);
         }
       }
-#pragma unroll
-      for (int half = 0; half < kHalves; ++half) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) o[half][i] = 0;
-      }
-      ++sub;
     }
   }
-  // [/doc:any_round]
+  // [/doc:take_round]
 
   __device__ __forceinline__ const T* values(int round, int sub) const {
     return &block_.smem.v[round % (Tiling::kSlots + 1)][sub * kSubChunk][column_];
   }
 
-  __device__ __forceinline__ void scale_state(const float* decay) {
-#pragma unroll
-    for (int n = 0; n < Tiling::kE / 8; ++n) {
-      const float2 d = load_pair(decay + n * 8 + lane_ % 4 * 2);
-#pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) {
-        S_[tile][n][0] *= d.x;
-        S_[tile][n][1] *= d.y;
-        S_[tile][n][2] *= d.x;
-        S_[tile][n][3] *= d.y;
-      }
-    }
-  }
-
   // [doc:take]
-  // o += the packet's outputs; S moves halfway through its rows, and takes them in.
-  __device__ __forceinline__ void take(const Packet<Tiling>& packet, const float* decay,
-                                       const T* v_smem, float (&o)[kHalves][4]) {
-    scale_state(decay);
-
+  // S moves past the packet's rows, and takes them in; o = their outputs.
+  __device__ __forceinline__ void take(const Packet<Tiling>& packet, const T* v_smem, int buffer,
+                                       float (&o)[kOutputHalves][4]) {
     ValueFragment<kValueParts> v[kTiles];
-#pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-      load_b(v[tile], v_smem + tile * 16, Tiling::kPitchV);
-      if constexpr (kValueParts == 1) load_a(v[tile], v_smem + tile * 16, Tiling::kPitchV);
-    }
-
+    float sums[kChains][kHalves][4] = {};
     if constexpr (kOutputs) {
-      float sums[kChains][kHalves][4] = {};
-#pragma unroll
-      for (int half = 0; half < kHalves; ++half) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) sums[0][half][i] = o[half][i];
-      }
-      // q S: the accumulators of S are B operands as they are.
-#pragma unroll
-      for (int n = 0; n < Tiling::kE / 8; ++n) {
-        const uint4 fragment = packet.q[n][lane_];
-        const uint32_t q[4] = {fragment.x, fragment.y, fragment.z, fragment.w};
-#pragma unroll
-        for (int half = 0; half < kHalves; ++half) {
-          const float* s = &S_[half / 2][n][half % 2 * 2];
-          auto& sum = sums[n % kChains][half];
-          mma_m16n8k8_tf32(sum, q, {__float_as_uint(s[0]), __float_as_uint(s[1])}, sum);
-        }
-      }
       // scores v. Low parts are not multiplied with low parts.
 #pragma unroll
-      for (int i = 0; i < 2 * Tiling::kSlabs; ++i) {
-        const uint4 fragment = packet.scores[i / 2][i % 2][lane_];
+      for (int tile = 0; tile < kTiles; ++tile) load_b(v[tile], v_smem + tile * 16, kPitchV);
+#pragma unroll
+      for (int i = 0; i < 2 / kParts; ++i) {
+        const uint4 fragment = packet.scores[kParts == 1 ? i : part_][lane_];
         const uint32_t scores[4] = {fragment.x, fragment.y, fragment.z, fragment.w};
 #pragma unroll
         for (int half = 0; half < kHalves; ++half) {
+          auto& sum = sums[i % kChains][half];
 #pragma unroll
-          for (int part = 0; part < (i % 2 == 0 ? kValueParts : 1); ++part) {
-            auto& sum = sums[i % kChains][half];
+          for (int part = 0; part < (i == 0 ? kValueParts : 1); ++part) {
             mma_m16n8k16(sum, scores, v[half / 2].b[part][half % 2], sum);
           }
         }
       }
+    }
 #pragma unroll
-      for (int half = 0; half < kHalves; ++half) {
+    for (int tile = 0; tile < kTiles; ++tile) load_a(v[tile], v_smem + tile * 16, kPitchV);
+
+    // 16 columns of q and k after the other: while one's products wait for their turn in the sums
+    // of outputs, or for the state to be decayed, those of the other run.
+    const uint4(*q_smem)[kWarp] = packet.q + part_ * (kE / 8);
+    const float4* decay_smem = packet.decay[lane_ % 4] + part_ * (kE / 16);
+    const int matrix = (lane_ % 16 * Tiling::kPitch + lane_ / 16 * 8 + part_ * kE) / 2;
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
+    for (int n = 0; n < kE / 8; n += 2) {
+      const float4 decays = decay_smem[n / 2];
 #pragma unroll
-          for (int chain = 1; chain < kChains; ++chain) sums[0][half][i] += sums[chain][half][i];
-          o[half][i] = sums[0][half][i];
+      for (int i = 0; i < 2; ++i) {
+        // q S: the accumulators of S are B operands as they are.
+        if constexpr (kOutputs) {
+          const uint4 fragment = q_smem[n + i][lane_];
+          const uint32_t q[4] = {fragment.x, fragment.y, fragment.z, fragment.w};
+#pragma unroll
+          for (int half = 0; half < kHalves; ++half) {
+            const float* s = &S_[half / 2][n + i][half % 2 * 2];
+            auto& sum = sums[i % kChains][half];
+            mma_m16n8k8_tf32(sum, q, {__float_as_uint(s[0]), __float_as_uint(s[1])}, sum);
+          }
+        }
+        const float2 decay = i == 0 ? float2{decays.x, decays.y} : float2{decays.z, decays.w};
+#pragma unroll
+        for (int tile = 0; tile < kTiles; ++tile) {
+          S_[tile][n + i][0] *= decay.x;
+          S_[tile][n + i][1] *= decay.y;
+          S_[tile][n + i][2] *= decay.x;
+          S_[tile][n + i][3] *= decay.y;
         }
       }
-    }
-
-    // S^T += v^T k.
-    if constexpr (kValueParts > 1) {
-#pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) {
-        load_a(v[tile], v_smem + tile * 16, Tiling::kPitchV);
-      }
-    }
-    const int matrix = (lane_ % 16 * Tiling::kPitch + lane_ / 16 * 8) / 2;
-#pragma unroll
-    for (int n = 0; n < Tiling::kE / 8; n += 2) {
+      // S^T += v^T k.
 #pragma unroll
       for (int k_part = 0; k_part < 2; ++k_part) {
         uint32_t k[4];
         ldmatrix_trans(k, (k_part == 0 ? packet.k_high[0] : packet.k_low[0]) + matrix + n * 4);
 #pragma unroll
-        for (int tile = 0; tile < kTiles; ++tile) {
+        for (int part = 0; part < (k_part == 0 ? kValueParts : 1); ++part) {
 #pragma unroll
-          for (int part = 0; part < (k_part == 0 ? kValueParts : 1); ++part) {
+          for (int tile = 0; tile < kTiles; ++tile) {
             mma_m16n8k16(S_[tile][n], v[tile].a[part], {k[0], k[1]}, S_[tile][n]);
             mma_m16n8k16(S_[tile][n + 1], v[tile].a[part], {k[2], k[3]}, S_[tile][n + 1]);
           }
         }
       }
     }
+#pragma unroll
+    for (int chain = 1; chain < kChains; ++chain) {
+#pragma unroll
+      for (int half = 0; half < kHalves; ++half) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) sums[0][half][i] += sums[chain][half][i];
+      }
+    }
+    if constexpr (kOutputs) share_outputs(sums[0], buffer, o);
   }
   // [/doc:take]
 
+  // [doc:share_outputs]
+  // Two warps with the same columns and half of E each: each adds up half of the outputs.
+  __device__ __forceinline__ void share_outputs(const float (&sums)[kHalves][4], int buffer,
+                                                float (&o)[kOutputHalves][4]) const {
+    constexpr int kShared = kHalves - kOutputHalves;
+    if constexpr (kShared > 0) {
+      auto& smem = block_.smem.sums[buffer];
+      const bool upper = part_ == 1;
+#pragma unroll
+      for (int half = 0; half < kShared; ++half) {
+        const float(&x)[4] = sums[half], (&y)[4] = sums[half + kShared];
+        smem[threadIdx.x / kWarp][half][lane_] =
+            upper ? float4{x[0], x[1], x[2], x[3]} : float4{y[0], y[1], y[2], y[3]};
+      }
+      // The other's are there. It has also read mine of the sub-chunk before, whose place is next.
+      block_.meet_parts(column_warp_);
+#pragma unroll
+      for (int half = 0; half < kShared; ++half) {
+        const float(&x)[4] = sums[half], (&y)[4] = sums[half + kShared];
+        const float4 more = smem[column_warp_ + (1 - part_) * Tiling::kColumnWarps][half][lane_];
+        o[half][0] = (upper ? y[0] : x[0]) + more.x;
+        o[half][1] = (upper ? y[1] : x[1]) + more.y;
+        o[half][2] = (upper ? y[2] : x[2]) + more.z;
+        o[half][3] = (upper ? y[3] : x[3]) + more.w;
+      }
+    } else {
+#pragma unroll
+      for (int half = 0; half < kHalves; ++half) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) o[half][i] = sums[half][i];
+      }
+    }
+  }
+  // [/doc:share_outputs]
+
   // Where the lane's outputs of the sub-chunk go that begins with row0.
   __device__ __forceinline__ T* output_rows(int row0) const {
-    return block_.x.o.row(block_.b, block_.h, row0 + lane_ / 4) + m0_ + lane_ % 4 * 2;
+    return block_.x.o.row(block_.b, block_.h, row0 + lane_ / 4) + o_m0_ + lane_ % 4 * 2;
   }
 
-  __device__ __forceinline__ void store_whole(const float (&o)[kHalves][4], T* o_rows) const {
-    const float scale = block_.x.scale * kUncut;
+  __device__ __forceinline__ void store_whole(const float (&o)[kOutputHalves][4]) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
 #pragma unroll
-      for (int half = 0; half < kHalves; ++half) {
-        store_pair(o_rows + half * 8, o[half][2 * i] * scale, o[half][2 * i + 1] * scale);
+      for (int half = 0; half < kOutputHalves; ++half) {
+        store_pair(o_rows_ + half * 8, o[half][2 * i], o[half][2 * i + 1]);
       }
-      o_rows += 8 * block_.x.o.stride_l;
+      o_rows_ += 8 * block_.x.o.stride_l;
     }
   }
 
-  __device__ __forceinline__ void store_some(const float (&o)[kHalves][4], int row0,
+  __device__ __forceinline__ void store_some(const float (&o)[kOutputHalves][4], int row0,
                                              bool accumulate) const {
     const TensorView<T>& target = block_.x.o;
-    const float scale = block_.x.scale * kUncut;
-    const int m = m0_ + lane_ % 4 * 2;
+    const int m = o_m0_ + lane_ % 4 * 2;
     T* o_rows = output_rows(row0);
 #pragma unroll
-    for (int half = 0; half < kHalves; ++half) {
+    for (int half = 0; half < kOutputHalves; ++half) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int row = i / 2 * 8, column = half * 8 + i % 2;
         if (row0 + lane_ / 4 + row >= block_.end || m + column >= target.D) continue;
         T& y = o_rows[row * target.stride_l + column];
-        y = T(accumulate ? float(y) + o[half][i] * scale : o[half][i] * scale);
+        y = T(accumulate ? float(y) + o[half][i] : o[half][i]);
       }
     }
   }
 
-  // Calls visit(S, e, m) for each element of the state that the lane holds and the tensors have.
-  template <class Visit>
-  __device__ __forceinline__ void visit_state(Visit&& visit) {
+  // Calls visit(S, x) for each element of the state that the lane holds and the tensor has; x is its
+  // place there.
+  template <class U, class Visit>
+  __device__ __forceinline__ void visit_state(const TensorView<U>& state, Visit&& visit) {
+    const int e0 = part_ * kE + lane_ % 4 * 2, m0 = m0_ + lane_ / 4;
+    const int E = static_cast<int>(state.L) - e0, M = static_cast<int>(state.D) - m0;
+    U* row = state.row(block_.b, block_.state_h, e0) + m0;
 #pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
+    for (int n = 0; n < kE / 8; ++n) {
 #pragma unroll
-      for (int n = 0; n < Tiling::kE / 8; ++n) {
+      for (int i = 0; i < 2; ++i) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int e = n * 8 + lane_ % 4 * 2 + i % 2;
-          const int m = m0_ + tile * 16 + i / 2 * 8 + lane_ / 4;
-          if (e < block_.x.k.D && m < block_.x.v.D) visit(S_[tile][n][i], e, m);
+        for (int half = 0; half < kHalves; ++half) {
+          if (n * 8 + i < E && half * 8 < M)
+            visit(S_[half / 2][n][half % 2 * 2 + i], row[half * 8]);
         }
+        row += (i == 0 ? 1 : 7) * state.stride_l;
       }
     }
   }
 
   __device__ __forceinline__ void load_state() {
-    const auto& initial = block_.x.initial_state;
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
 #pragma unroll
-      for (int n = 0; n < Tiling::kE / 8; ++n) {
+      for (int n = 0; n < kE / 8; ++n) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) S_[tile][n][i] = 0;
       }
     }
-    if (initial.data == nullptr) return;
-    visit_state([&](float& S, int e, int m) { S = initial.row(block_.b, block_.state_h, e)[m]; });
+    const auto& initial = block_.x.initial_state;
+    if (initial.data != nullptr) visit_state(initial, [](float& S, float x) { S = x; });
   }
 
   __device__ __forceinline__ void store_state() {
     const auto& final = block_.x.final_state;
-    if (final.data == nullptr) return;
-    visit_state([&](float& S, int e, int m) { final.row(block_.b, block_.state_h, e)[m] = S; });
+    if (final.data != nullptr) visit_state(final, [](float S, float& x) { x = S; });
   }
 
   const Block<Tiling>& block_;
-  const int lane_, column_, m0_;
-  // The state transposed, [value columns][E], as accumulator fragments.
-  float S_[kTiles][Tiling::kE / 8][4];
+  const int lane_, column_warp_, part_;
+  const int column_, m0_;  // the first value column, of the block's and of the head's
+  const int o_m0_;         // the first whose outputs the warp stores
+  T* o_rows_;              // where the lane's outputs of the next sub-chunk go
+  // The state transposed, [value columns][rows], as accumulator fragments.
+  float S_[kTiles][kE / 8][4];
 };
 
 }  // namespace attn::chunked_gla

@@ -1,22 +1,23 @@
 // Gated linear attention in one kernel, on tensor cores: memory is read once and written once.
 //
 // The idea: sub-chunks of 16 rows, the size of a tensor core's tile, and a state that never leaves
-// the registers. With c_i the sum of a column's gates after the sub-chunk's first row up to row i,
-// and any h,
+// the registers. With G_i the sum of a column's gates from the sub-chunk's first row up to row i,
 //
-//   o_i = q_i exp(c_i - h) . (S + sum over j <= i of exp(h - c_j) k_j v_j^T)
+//   o_i = q_i exp(G_i) . S + sum over j <= i of (q_i . exp(G_i - G_j) k_j) v_j
+//   S   = diag(exp(G_last)) S + sum over j of exp(G_last - G_j) k_j v_j^T
 //
-// where S is the state, decayed to where the gates sum up to h. So a sub-chunk is three products of
-// small matrices, q S, (q k^T) v and k^T v, once its rows of q and k are scaled. With h halfway,
-// c_last / 2, neither factor leaves the range of a float as long as all gates of a sub-chunk sum up
-// to no less than -88 (2^-128). Where they do, which the kernel sees from the data, the sub-chunk is
-// cut into as many groups of rows as it takes; a gate of -inf begins one. Nothing is clamped.
+// So a sub-chunk is three products of small matrices, q S, scores v and k^T v, once its rows of q
+// and k are scaled, by factors that are never over 1. The scores are a fourth, if their weights come
+// apart: exp(G_i - G_j) = exp(c_i - h) exp(h - c_j), where c is G without the first row's gate.
+// With h halfway, c_last / 2, neither factor leaves the range of a float as long as c_last is no
+// less than -88 (2^-128). Where it is, which the kernel sees from the data, the scores of those
+// columns are made row by row, of keys that decay along. Nothing is clamped.
 //
 // Who computes what: a block has one head and up to 128 of its value columns. Its warps have two
 // jobs. Preparing warps fetch rows (cp.async) and make packets: scaled rows of q and k, and the
-// scores q k^T. State warps own 16 or 32 columns of the state each, and take packet after packet.
-// While packets of one round are taken, those of the next are prepared, and the rows of the two
-// after that are on their way: one barrier per round.
+// scores q k^T. State warps own 16 or 32 columns of the state each, with all or half of its rows,
+// and take packet after packet. While packets of one round are taken, those of the next are
+// prepared, and the rows of the two after that are on their way: one barrier per round.
 //
 // How exact: one bf16 product of rounded factors would cost 1.7e-3 for each rounding, as much as
 // rounding the output. So S and the scaled q go in as tf32, the scaled k and the scores as the sum
@@ -24,8 +25,8 @@
 //
 // What memory moves: every operand once.
 //
-// What limits it: latency. A multiprocessor has two or three warps per scheduler, which wait for
-// tensor cores, shared memory and each other. Tensor cores are a third busy, memory two thirds.
+// What limits it: the state warps, which go from product to product. A multiprocessor has two or
+// three warps per scheduler. Tensor cores are a third busy, at E = 128 half, memory three quarters.
 //
 // What the next step removes: the walk of one block along the whole sequence, where there are fewer
 // heads than multiprocessors.
@@ -52,10 +53,12 @@ template <class Tiling, bool kOutputs>
 __global__ void __launch_bounds__(Tiling::kThreads, Tiling::kBlocks)
     fused_kernel(GlaOperands<typename Tiling::T> x, Segments segments, int column_tiles,
                  bool aligned, bool accumulate) {
-  const int tile = blockIdx.x % column_tiles;
-  const int64_t segment = blockIdx.x / column_tiles % segments.count;
-  const int64_t head = blockIdx.x / column_tiles / segments.count;
-  const int64_t b = head / x.k.H, h = head % x.k.H;
+  // In 32 bits: a grid has no more blocks, and a division of 64 would keep the first loads waiting.
+  const int index = blockIdx.x, H = static_cast<int>(x.k.H);
+  const int tile = index % column_tiles;
+  const int segment = index / column_tiles % segments.count;
+  const int head = index / column_tiles / segments.count;
+  const int64_t b = head / H, h = head % H;
   const int L = static_cast<int>(x.k.L), begin = segment * segments.rows;
   const int end = L - begin > segments.rows ? begin + segments.rows : L;
   const Block<Tiling> block = {
@@ -124,19 +127,19 @@ void fused_segments(const GlaOperands<T>& x, const Segments& segments, cudaStrea
   [[maybe_unused]] const auto alone = [&](int columns) {
     return heads * ((x.v.D + columns - 1) / columns) <= multiprocessors();
   };
-  //                                 E  columns warps sub-chunks slots slab blocks
+  //               E  columns warps parts sub-chunks slots slab blocks
   if constexpr (kFloat) {
-    if (E <= 64) return run(Tiling<T, 64, 16, 4, 2, 3, 32, 1>());
+    if (E <= 64) return run(Tiling<T, 64, 16, 4, 1, 2, 3, 32, 1>());
     if constexpr (!kSanitized) {
-      if (E <= 128) return run(Tiling<T, 128, 32, 4, 1, 3, 64, 1>());
+      if (E <= 128) return run(Tiling<T, 128, 32, 4, 1, 1, 3, 32, 1>());
     }
   } else {
+    if (E <= 64 && (kSanitized || alone(32))) return run(Tiling<T, 64, 16, 2, 2, 4, 3, 64, 1>());
     if constexpr (!kSanitized) {
-      if (E <= 64 && alone(32)) return run(Tiling<T, 64, 16, 2, 4, 3, 32, 1>());
-      if (E <= 64 && alone(64)) return run(Tiling<T, 64, 16, 4, 4, 3, 32, 1>());
-      if (E > 64 && E <= 128) return run(Tiling<T, 128, 32, 4, 2, 3, 64, 1>());
+      if (E <= 64 && alone(64)) return run(Tiling<T, 64, 32, 2, 2, 4, 3, 64, 1>());
+      if (E > 64 && E <= 128) return run(Tiling<T, 128, 32, 4, 1, 2, 3, 64, 1>());
+      if (E <= 64) return run(Tiling<T, 64, 32, 2, 1, 2, 3, 32, 2>());
     }
-    if (E <= 64) return run(Tiling<T, 64, 32, 2, 2, 3, 32, 2>());
   }
   // Above 256 rows of the state do not fit: their parts of the outputs are added up in o.
   constexpr int kE = 256;
@@ -149,7 +152,7 @@ void fused_segments(const GlaOperands<T>& x, const Segments& segments, cudaStrea
     part.final_state = state_rows(x.final_state, e, kE);
     Segments part_segments = segments;
     part_segments.log_decay = columns(segments.log_decay, e, kE);
-    launch_fused<Tiling<T, kE, 16, 4, 1, 2, 64, 1>>(part, part_segments, e > 0, stream);
+    launch_fused<Tiling<T, kE, 16, 4, 1, 1, 2, 64, 1>>(part, part_segments, e > 0, stream);
   }
 }
 // [/doc:tilings]
