@@ -10,6 +10,7 @@
 #include <type_traits>
 
 #include "05_chunked_gla/operands.cuh"
+#include "05_chunked_gla/segments.cuh"
 #include "common/ptx/block_barrier.cuh"
 #include "common/ptx/named_barrier.cuh"
 
@@ -17,6 +18,7 @@ namespace attn::chunked_gla {
 
 constexpr int kWarp = 32;
 constexpr int kSubChunk = 16;  // rows of an mma.sync tile
+constexpr float kLog2e = 1.4426950408889634f;
 
 // [doc:tiling]
 // How a block divides its head.
@@ -83,28 +85,20 @@ struct SharedStorage {
   int next_row[2][Tiling::kSubChunks][Tiling::kSlabs];
 };
 
-// The parts of every sequence that are walked at the same time.
-struct Segments {
-  int count;  // of a sequence
-  int rows;   // of each but the last; a multiple of every tiling's kRows
-  // [B, H * count, 1, E]: the logarithm, to base 2, of what the state decays by over a segment. Data
-  // null: not wanted.
-  TensorView<float> log_decay = {};
-};
-
 // A block's place in the problem.
 template <class Tiling>
 struct Block {
   const GlaOperands<typename Tiling::T>& x;
   const Segments& segments;
   SharedStorage<Tiling>& smem;
-  bool aligned;     // every row of every operand begins on 16 bytes and holds whole 16 bytes
-  int64_t b, h;     // the head
-  int64_t state_h;  // where its segment's states are
-  int m0;           // the first value column
-  int begin, end;   // rows
+  bool aligned;  // every row of every operand begins on 16 bytes and holds whole 16 bytes
+  int64_t b, h;  // the head
+  int segment;
+  int m0;          // the first value column
+  int begin, end;  // rows
   int rounds;
 
+  __device__ __forceinline__ int64_t head() const { return b * x.k.H + h; }
   __device__ __forceinline__ int first_row(int round) const {
     return begin + round * Tiling::kRows;
   }
@@ -122,10 +116,6 @@ struct Block {
 #endif
   }
   // [/doc:meet]
-
-  __device__ __forceinline__ bool wants_log_decay() const {
-    return segments.log_decay.data != nullptr;
-  }
 
   // Whether rows of sub-chunk `sub` are in no packet yet.
   __device__ __forceinline__ bool incomplete(int round, int sub) const {

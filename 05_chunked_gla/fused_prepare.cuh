@@ -15,7 +15,6 @@
 
 namespace attn::chunked_gla {
 
-constexpr float kLog2e = 1.4426950408889634f;
 // The largest |h| of a packet, to base 2: factors from 2^-64 to 2^64 keep the products of sensible
 // inputs, and the state, inside the range of a float.
 constexpr float kMildest = 64;
@@ -104,9 +103,8 @@ __device__ __forceinline__ void centred_gates(float (&x)[kTiles][4], const float
   }
 }
 
-// One preparing warp: it owns a slab of columns of one sub-chunk of every round. Without kOutputs
-// only the state is wanted, and q is not read.
-template <class Tiling, bool kOutputs>
+// One preparing warp: it owns a slab of columns of one sub-chunk of every round.
+template <class Tiling>
 class PreparingWarp {
   using T = typename Tiling::T;
   static constexpr int kTiles = Tiling::kSlab / 8;
@@ -140,7 +138,6 @@ class PreparingWarp {
       load(round + Tiling::kSlots);
       if (round + 1 < block_.rounds) prepare_from(round + 1, 0);
     }
-    if (block_.wants_log_decay()) store_log_decay();
   }
   // [/doc:preparing_rounds]
 
@@ -153,12 +150,12 @@ class PreparingWarp {
       const int rows = block_.end - block_.begin - round * Tiling::kRows;
       const int slot = round % Tiling::kSlots, v_slot = round % (Tiling::kSlots + 1);
       if (block_.aligned) {
-        if constexpr (kOutputs) q_rows_.load(smem.q[slot], rows);
+        q_rows_.load(smem.q[slot], rows);
         k_rows_.load(smem.k[slot], rows);
         g_rows_.load(smem.g[slot], rows);
         v_rows_.load(smem.v[v_slot], rows);
       } else {
-        if constexpr (kOutputs) q_rows_.load_elements(smem.q[slot], rows);
+        q_rows_.load_elements(smem.q[slot], rows);
         k_rows_.load_elements(smem.k[slot], rows);
         g_rows_.load_elements(smem.g[slot], rows);
         v_rows_.load_elements(smem.v[v_slot], rows);
@@ -236,7 +233,7 @@ class PreparingWarp {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         k_pairs[n][i] = load_pair(k_rows + n * 8 + i * 8 * kPitch);
-        if constexpr (kOutputs) q_pairs[n][i] = load_pair(q_rows + n * 8 + i * 8 * kPitch);
+        q_pairs[n][i] = load_pair(q_rows + n * 8 + i * 8 * kPitch);
       }
     }
 
@@ -270,16 +267,14 @@ class PreparingWarp {
         packet.k_high[row + i * 8][word] = high;
         packet.k_low[row + i * 8][word] = pack_low(k[2 * i], k[2 * i + 1], high);
       }
-      if constexpr (kOutputs) {
-        const float2 q0 = to_floats(q_pairs[n][0]), q1 = to_floats(q_pairs[n][1]);
-        const uint32_t q[4] = {__float_as_uint(q0.x * decay[0]), __float_as_uint(q1.x * decay[2]),
-                               __float_as_uint(q0.y * decay[1]), __float_as_uint(q1.y * decay[3])};
-        packet.q[column_ / 8 + n][lane_] = {q[0], q[1], q[2], q[3]};
-        mma_m16n8k8_tf32(scores[0], q, {__float_as_uint(k[0]), __float_as_uint(k[1])}, scores[0]);
-        mma_m16n8k8_tf32(scores[1], q, {__float_as_uint(k[2]), __float_as_uint(k[3])}, scores[1]);
-      }
+      const float2 q0 = to_floats(q_pairs[n][0]), q1 = to_floats(q_pairs[n][1]);
+      const uint32_t q[4] = {__float_as_uint(q0.x * decay[0]), __float_as_uint(q1.x * decay[2]),
+                             __float_as_uint(q0.y * decay[1]), __float_as_uint(q1.y * decay[3])};
+      packet.q[column_ / 8 + n][lane_] = {q[0], q[1], q[2], q[3]};
+      mma_m16n8k8_tf32(scores[0], q, {__float_as_uint(k[0]), __float_as_uint(k[1])}, scores[0]);
+      mma_m16n8k8_tf32(scores[1], q, {__float_as_uint(k[2]), __float_as_uint(k[3])}, scores[1]);
     }
-    if constexpr (kOutputs) store_scores(packet.scores[slab_], scores);
+    store_scores(packet.scores[slab_], scores);
     // [/doc:scaled_rows]
 
     // The last row has x = h, of the sub-chunk before too. What another warp has found for that is
@@ -321,7 +316,6 @@ class PreparingWarp {
       // The state comes in through the first row's gate; an empty window leaves it as it is.
       in[i] = fmaf(first < kSubChunk ? float(gates[first * kPitch + e]) : 0, kLog2e, h[i]);
       between[i] = in[i] + h_before[e];
-      log_decay_[i] += in[i] + h[i];
     }
 #pragma unroll
     for (int i = 0; i < kColumns; ++i) {
@@ -350,31 +344,10 @@ class PreparingWarp {
     parts[1][lane_] = {low[0], low[1], low[2], low[3]};
   }
 
-  // The sum over the sub-chunks of a round, which different warps have.
-  __device__ __forceinline__ void store_log_decay() const {
-    const auto& target = block_.segments.log_decay;
-    block_.meet();  // the last packets are taken before their place is used again
-    auto& packets = block_.smem.packets[0];
-#pragma unroll
-    for (int i = 0; i < Tiling::kSlab / kWarp; ++i) {
-      packets[sub_].h[column_ + i * kWarp + lane_] = log_decay_[i];
-    }
-    block_.meet();                          // the sums of all warps are there
-    if (sub_ > 0 || block_.m0 > 0) return;  // all tiles of columns have the same
-#pragma unroll
-    for (int i = 0; i < Tiling::kSlab / kWarp; ++i) {
-      const int e = column_ + i * kWarp + lane_;
-      float sum = 0;
-      for (int sub = 0; sub < Tiling::kSubChunks; ++sub) sum += packets[sub].h[e];
-      if (e < target.D) target.row(block_.b, block_.state_h, 0)[e] = sum;
-    }
-  }
-
   const Block<Tiling>& block_;
   const int lane_, sub_, slab_, column_;
   RowLoader<T, Tiling::kRows, Tiling::kE, kThreads> q_rows_, k_rows_, g_rows_;
   RowLoader<T, Tiling::kRows, Tiling::kM, kThreads> v_rows_;
-  float log_decay_[Tiling::kSlab / kWarp] = {};
 };
 
 }  // namespace attn::chunked_gla

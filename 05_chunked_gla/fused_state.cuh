@@ -5,8 +5,11 @@
 #include <cuda_runtime.h>
 
 #include "05_chunked_gla/fused_block.cuh"
+#include "common/ptx/exp2.cuh"
+#include "common/ptx/grid_dependency.cuh"
 #include "common/ptx/ldmatrix.cuh"
 #include "common/ptx/mma.cuh"
+#include "common/warp.cuh"
 
 namespace attn::chunked_gla {
 
@@ -63,7 +66,7 @@ __device__ __forceinline__ void load_a(ValueFragment<2>& v, const float* v_smem,
 }
 
 // One state warp: it owns kWarpColumns value columns of the state.
-template <class Tiling, bool kOutputs>
+template <class Tiling>
 class StateWarp {
   using T = typename Tiling::T;
   static constexpr int kTiles = Tiling::kWarpColumns / 16;
@@ -99,7 +102,7 @@ class StateWarp {
       block_.meet();  // the packets of this round are whole
       const bool strong = block_.any_incomplete(round);
       const bool whole = columns_whole && block_.first_row(round + 1) <= block_.end;
-      if (kAhead && !strong && (whole || !kOutputs)) {
+      if (kAhead && !strong && whole) {
         take_whole_round(round, settled);
       } else {
         take_any_round(round, settled, strong, columns_whole, accumulate);
@@ -110,10 +113,6 @@ class StateWarp {
       scale_state(block_.smem.packets[(block_.rounds - 1) % 2][Tiling::kSubChunks - 1].out);
     }
     store_state();
-    if (block_.wants_log_decay()) {  // which the preparing warps store: they meet twice
-      block_.meet();
-      block_.meet();
-    }
   }
   // [/doc:state_rounds]
 
@@ -129,9 +128,7 @@ class StateWarp {
       float o[kHalves][4] = {};
       take(packets[sub], sub == 0 && settled ? packets[sub].in : packets[sub].between,
            values(round, sub), o);
-      if constexpr (kOutputs) {
-        store_whole(o, o_rows + sub * kSubChunk * block_.x.o.stride_l);
-      }
+      store_whole(o, o_rows + sub * kSubChunk * block_.x.o.stride_l);
     }
   }
   // [/doc:whole_round]
@@ -154,13 +151,11 @@ class StateWarp {
           continue;
         }
       }
-      if constexpr (kOutputs) {
-        const int row0 = block_.first_row(round) + sub * kSubChunk;
-        if (columns_whole && row0 + kSubChunk <= block_.end) {
-          store_whole(o, output_rows(row0));
-        } else {
-          store_some(o, row0, accumulate);
-        }
+      const int row0 = block_.first_row(round) + sub * kSubChunk;
+      if (columns_whole && row0 + kSubChunk <= block_.end) {
+        store_whole(o, output_rows(row0));
+      } else {
+        store_some(o, row0, accumulate);
       }
 #pragma unroll
       for (int half = 0; half < kHalves; ++half) {
@@ -203,47 +198,45 @@ class StateWarp {
       if constexpr (kValueParts == 1) load_a(v[tile], v_smem + tile * 16, Tiling::kPitchV);
     }
 
-    if constexpr (kOutputs) {
-      float sums[kChains][kHalves][4] = {};
+    float sums[kChains][kHalves][4] = {};
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) sums[0][half][i] = o[half][i];
+    }
+    // q S: the accumulators of S are B operands as they are.
+#pragma unroll
+    for (int n = 0; n < Tiling::kE / 8; ++n) {
+      const uint4 fragment = packet.q[n][lane_];
+      const uint32_t q[4] = {fragment.x, fragment.y, fragment.z, fragment.w};
+#pragma unroll
+      for (int half = 0; half < kHalves; ++half) {
+        const float* s = &S_[half / 2][n][half % 2 * 2];
+        auto& sum = sums[n % kChains][half];
+        mma_m16n8k8_tf32(sum, q, {__float_as_uint(s[0]), __float_as_uint(s[1])}, sum);
+      }
+    }
+    // scores v. Low parts are not multiplied with low parts.
+#pragma unroll
+    for (int i = 0; i < 2 * Tiling::kSlabs; ++i) {
+      const uint4 fragment = packet.scores[i / 2][i % 2][lane_];
+      const uint32_t scores[4] = {fragment.x, fragment.y, fragment.z, fragment.w};
 #pragma unroll
       for (int half = 0; half < kHalves; ++half) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) sums[0][half][i] = o[half][i];
-      }
-      // q S: the accumulators of S are B operands as they are.
-#pragma unroll
-      for (int n = 0; n < Tiling::kE / 8; ++n) {
-        const uint4 fragment = packet.q[n][lane_];
-        const uint32_t q[4] = {fragment.x, fragment.y, fragment.z, fragment.w};
-#pragma unroll
-        for (int half = 0; half < kHalves; ++half) {
-          const float* s = &S_[half / 2][n][half % 2 * 2];
-          auto& sum = sums[n % kChains][half];
-          mma_m16n8k8_tf32(sum, q, {__float_as_uint(s[0]), __float_as_uint(s[1])}, sum);
+        for (int part = 0; part < (i % 2 == 0 ? kValueParts : 1); ++part) {
+          auto& sum = sums[i % kChains][half];
+          mma_m16n8k16(sum, scores, v[half / 2].b[part][half % 2], sum);
         }
       }
-      // scores v. Low parts are not multiplied with low parts.
+    }
 #pragma unroll
-      for (int i = 0; i < 2 * Tiling::kSlabs; ++i) {
-        const uint4 fragment = packet.scores[i / 2][i % 2][lane_];
-        const uint32_t scores[4] = {fragment.x, fragment.y, fragment.z, fragment.w};
+    for (int half = 0; half < kHalves; ++half) {
 #pragma unroll
-        for (int half = 0; half < kHalves; ++half) {
+      for (int i = 0; i < 4; ++i) {
 #pragma unroll
-          for (int part = 0; part < (i % 2 == 0 ? kValueParts : 1); ++part) {
-            auto& sum = sums[i % kChains][half];
-            mma_m16n8k16(sum, scores, v[half / 2].b[part][half % 2], sum);
-          }
-        }
-      }
-#pragma unroll
-      for (int half = 0; half < kHalves; ++half) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-#pragma unroll
-          for (int chain = 1; chain < kChains; ++chain) sums[0][half][i] += sums[chain][half][i];
-          o[half][i] = sums[0][half][i];
-        }
+        for (int chain = 1; chain < kChains; ++chain) sums[0][half][i] += sums[chain][half][i];
+        o[half][i] = sums[0][half][i];
       }
     }
 
@@ -326,30 +319,69 @@ class StateWarp {
     }
   }
 
+  // [doc:load_state]
+  // The state before the block's segment: the initial state, through the segments before; or what
+  // is left of these, where they are so long that it is forgotten.
   __device__ __forceinline__ void load_state() {
+    if (block_.segment > 0) grid_dependency_wait();  // what the segments add is written
+    const int first = first_remembered();
     const auto& initial = block_.x.initial_state;
-#pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
+    if (first == 0 && initial.data != nullptr) {
+      visit_state([&](float& S, int e, int m) { S = initial.row(block_.b, block_.h, e)[m]; });
+    }
+#pragma unroll 1
+    for (int segment = first; segment < block_.segment; ++segment) {
+      const float* log_decay = block_.segments.log_decay_of(block_.head(), segment);
 #pragma unroll
       for (int n = 0; n < Tiling::kE / 8; ++n) {
+        if (n * 8 >= block_.x.k.D) break;
+        const float2 log_d = load_pair(log_decay + n * 8 + lane_ % 4 * 2);
+        const float2 d = {exp2_approx(log_d.x), exp2_approx(log_d.y)};
 #pragma unroll
-        for (int i = 0; i < 4; ++i) S_[tile][n][i] = 0;
+        for (int tile = 0; tile < kTiles; ++tile) {
+          const int m = m0_ + tile * 16;
+          if (m >= block_.x.v.D) break;
+          const float4 added = block_.segments.added_at(block_.head(), segment, m / 16, n, lane_);
+          float(&S)[4] = S_[tile][n];
+          S[0] = S[0] * d.x + added.x;
+          S[1] = S[1] * d.y + added.y;
+          S[2] = S[2] * d.x + added.z;
+          S[3] = S[3] * d.y + added.w;
+        }
       }
     }
-    if (initial.data == nullptr) return;
-    visit_state([&](float& S, int e, int m) { S = initial.row(block_.b, block_.state_h, e)[m]; });
   }
+
+  // The latest segment before the block's from which on every column decays to nothing; else 0.
+  __device__ __forceinline__ int first_remembered() const {
+    float log_decay[Tiling::kE / kWarp] = {};
+    int segment = block_.segment - 1;
+    for (; segment > 0; --segment) {
+      const float* of_segment = block_.segments.log_decay_of(block_.head(), segment);
+      bool forgotten = true;
+#pragma unroll
+      for (int i = 0; i < Tiling::kE / kWarp; ++i) {
+        const int e = i * kWarp + lane_;
+        if (e >= block_.x.k.D) break;
+        log_decay[i] += of_segment[e];
+        forgotten = forgotten && exp2_approx(log_decay[i]) == 0;
+      }
+      if (__all_sync(kFullWarp, forgotten)) break;
+    }
+    return segment > 0 ? segment : 0;
+  }
+  // [/doc:load_state]
 
   __device__ __forceinline__ void store_state() {
     const auto& final = block_.x.final_state;
-    if (final.data == nullptr) return;
-    visit_state([&](float& S, int e, int m) { final.row(block_.b, block_.state_h, e)[m] = S; });
+    if (final.data == nullptr || block_.end < block_.x.k.L) return;
+    visit_state([&](float& S, int e, int m) { final.row(block_.b, block_.h, e)[m] = S; });
   }
 
   const Block<Tiling>& block_;
   const int lane_, column_, m0_;
   // The state transposed, [value columns][E], as accumulator fragments.
-  float S_[kTiles][Tiling::kE / 8][4];
+  float S_[kTiles][Tiling::kE / 8][4] = {};
 };
 
 }  // namespace attn::chunked_gla

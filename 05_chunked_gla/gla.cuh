@@ -13,7 +13,7 @@ namespace attn::chunked_gla {
 // slow at L = 1024. With eight segments, 16 heads of E = M = 128, they are 1.04 times as slow there
 // and 1.55 times as fast at 2048.
 inline bool prefers_chunk_parallel(int64_t heads, int64_t L, int64_t E, int64_t M) {
-  return segments_to_fill(heads, E, M) >= (E <= 64 ? 3 : 2) && L >= 2048;
+  return cut(heads, L, E, M).count >= (E <= 64 ? 3 : 2) && L >= 2048;
 }
 // [/doc:pick]
 

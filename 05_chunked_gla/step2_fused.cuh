@@ -46,18 +46,18 @@
 namespace attn::chunked_gla {
 
 // [doc:kernel]
-// kOutputs: else only the final state is wanted, and q and o are not looked at. accumulate: outputs
-// are added to o.
-template <class Tiling, bool kOutputs>
+// accumulate: outputs are added to o.
+template <class Tiling>
 __global__ void __launch_bounds__(Tiling::kThreads, Tiling::kBlocks)
     fused_kernel(GlaOperands<typename Tiling::T> x, Segments segments, int column_tiles,
                  bool aligned, bool accumulate) {
   const int tile = blockIdx.x % column_tiles;
-  const int64_t segment = blockIdx.x / column_tiles % segments.count;
-  const int64_t head = blockIdx.x / column_tiles / segments.count;
+  // First segments first: they have nothing to wait for.
+  const int64_t heads = x.k.B * x.k.H, head = blockIdx.x / column_tiles % heads;
+  const int segment = blockIdx.x / column_tiles / heads;
   const int64_t b = head / x.k.H, h = head % x.k.H;
-  const int L = static_cast<int>(x.k.L), begin = segment * segments.rows;
-  const int end = L - begin > segments.rows ? begin + segments.rows : L;
+  const int begin = segments.begin(segment);
+  const int end = segment < segments.count - 1 ? segments.begin(segment + 1) : int(x.k.L);
   const Block<Tiling> block = {
       .x = x,
       .segments = segments,
@@ -65,16 +65,16 @@ __global__ void __launch_bounds__(Tiling::kThreads, Tiling::kBlocks)
       .aligned = aligned,
       .b = b,
       .h = h,
-      .state_h = h * segments.count + segment,
+      .segment = segment,
       .m0 = tile * Tiling::kM,
       .begin = begin,
       .end = end,
       .rounds = (end - begin + Tiling::kRows - 1) / Tiling::kRows,
   };
   if (threadIdx.x / kWarp < Tiling::kStateWarps) {
-    StateWarp<Tiling, kOutputs>(block).run(accumulate);
+    StateWarp<Tiling>(block).run(accumulate);
   } else {
-    PreparingWarp<Tiling, kOutputs>(block).run();
+    PreparingWarp<Tiling>(block).run();
   }
 }
 // [/doc:kernel]
@@ -82,14 +82,14 @@ __global__ void __launch_bounds__(Tiling::kThreads, Tiling::kBlocks)
 template <class Tiling>
 void launch_fused(const GlaOperands<typename Tiling::T>& x, const Segments& segments,
                   bool accumulate, cudaStream_t stream) {
-  const bool outputs = x.o.data != nullptr;
-  const bool aligned = rows_are_16_bytes(x.k) && rows_are_16_bytes(x.v) && rows_are_16_bytes(x.g) &&
-                       (!outputs || (rows_are_16_bytes(x.q) && rows_are_16_bytes(x.o)));
+  const bool aligned = rows_are_16_bytes(x.q) && rows_are_16_bytes(x.k) && rows_are_16_bytes(x.v) &&
+                       rows_are_16_bytes(x.g) && rows_are_16_bytes(x.o);
   const int column_tiles = (x.v.D + Tiling::kM - 1) / Tiling::kM;
-  const LaunchConfig config(x.k.B * x.k.H * segments.count * column_tiles, Tiling::kThreads,
-                            dynamic_shared_bytes<SharedStorage<Tiling>>(), stream);
-  const auto kernel = outputs ? fused_kernel<Tiling, true> : fused_kernel<Tiling, false>;
-  launch(config, kernel, x, segments, column_tiles, aligned, accumulate);
+  LaunchConfig config(x.k.B * x.k.H * segments.count * column_tiles, Tiling::kThreads,
+                      dynamic_shared_bytes<SharedStorage<Tiling>>(), stream);
+  // It follows one that writes what the segments add, and waits for that itself.
+  config.overlapping = segments.count > 1 && !accumulate;
+  launch(config, fused_kernel<Tiling>, x, segments, column_tiles, aligned, accumulate);
 }
 
 // How many value columns a block takes.
@@ -148,7 +148,10 @@ void fused_segments(const GlaOperands<T>& x, const Segments& segments, cudaStrea
     part.initial_state = state_rows(x.initial_state, e, kE);
     part.final_state = state_rows(x.final_state, e, kE);
     Segments part_segments = segments;
-    part_segments.log_decay = columns(segments.log_decay, e, kE);
+    if (segments.count > 1) {
+      part_segments.added += e / 8 * kWarp;
+      part_segments.log_decay += e;
+    }
     launch_fused<Tiling<T, kE, 16, 4, 1, 2, 64, 1>>(part, part_segments, e > 0, stream);
   }
 }
@@ -164,7 +167,7 @@ extern template void fused_segments(const GlaOperands<__nv_bfloat16>&, const Seg
 template <class T>
 void fused_gla(const GlaOperands<T>& x, cudaStream_t stream = 0) {
   check_gla(x);
-  fused_segments(x, {.count = 1, .rows = static_cast<int>(x.k.L)}, stream);
+  fused_segments(x, one_segment(x.k.L), stream);
 }
 
 }  // namespace attn::chunked_gla
