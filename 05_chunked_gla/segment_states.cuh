@@ -12,13 +12,15 @@
 // logsigmoid(N(0, 1)) after 120. (So a NaN or an infinity in such a row is forgotten. The recurrence
 // would carry it on, as 0 times infinity.)
 //
-// Who computes what: a block has a segment of one head, 64 columns of k, and 64 or 128 of v. A warp
-// has 16 of the columns of k, and is alone with them: it sums up their gates, scales the elements
-// of k in the registers in which a tensor core takes them, and keeps what they add in accumulators.
+// Who computes what: a block has a segment of one head and a tile of the state. A warp has 16 of the
+// columns of k, all of the block's columns of v, and every second (or fourth) sub-chunk of 16 rows.
+// It is alone with them: it sums up gates, with those of the sub-chunks that other warps have, by
+// products with ones; scales the elements of k in the registers in which a tensor core takes them;
+// and keeps what they add in accumulators, which the warps that share columns add up in the end.
 // Warps share only the rows in shared memory, and the barrier at which these change.
 //
-// What memory moves: k and g of the rows that count, once for each 128 columns of v, and v once for
-// each 64 columns of k; the states are little beside them.
+// What memory moves: k and g of the rows that count once for each 128 columns of v, and v for as many
+// columns of k; the states are little beside them.
 //
 // What limits it: tensor cores, since k' goes in as the sum of two bf16; where there are few blocks,
 // the time for the first rows to arrive.
@@ -36,41 +38,52 @@
 #include "common/ptx/exp2.cuh"
 #include "common/ptx/grid_dependency.cuh"
 #include "common/ptx/ldmatrix.cuh"
+#include "common/ptx/max_bf16.cuh"
 #include "common/ptx/mma.cuh"
 #include "common/shared_storage.cuh"
 #include "common/warp.cuh"
 
 namespace attn::chunked_gla {
 
-// How a block divides a state.
-template <class T_, int kM_>
-struct StateTiling {
+// How a block divides its tile of a state.
+template <class T_, int kColumns, int kGroups_>
+struct SumTiling {
   using T = T_;
-  static constexpr int kE = 64;            // columns of k and g
-  static constexpr int kM = kM_;           // columns of v
-  static constexpr int kWarpColumns = 16;  // of k: the rows of A that turn out as B of two products
-  static constexpr int kWarps = kE / kWarpColumns;
+  static constexpr int kE = kColumns;       // columns of k and g
+  static constexpr int kM = kColumns;       // columns of v
+  static constexpr int kGroups = kGroups_;  // of warps, which take sub-chunks in turn
+  static constexpr int kStages = 4;         // buffers of a sub-chunk for each group
+  static constexpr int kWarpColumns = 16;   // of k: two tiles of a B operand
+  static constexpr int kSlabs = kE / kWarpColumns;
+  static constexpr int kWarps = kGroups * kSlabs;
   static constexpr int kThreads = kWarps * kWarp;
-  static constexpr int kRows = 32;   // between two barriers
-  static constexpr int kStages = 4;  // buffers of so many rows
+  static constexpr int kRows = kGroups * kSubChunk;  // between two barriers
 
   // 16 bytes more than a row has: then eight rows begin in different banks.
   static constexpr int kPitch = kE + 16 / int(sizeof(T));
   static constexpr int kPitchV = kM + 16 / int(sizeof(T));
 
-  struct SharedStorage {
+  struct Rows {
     alignas(16) T k[kStages][kRows][kPitch];
     alignas(16) T g[kStages][kRows][kPitch];
     alignas(16) T v[kStages][kRows][kPitchV];
-    bool forgotten[2][kWarps];  // whether the rows before these count no more for the warp
+  };
+  // What each group has of the sums that the others store.
+  using Sums = float4[kGroups][kGroups][kSlabs][kM / 16 / kGroups][2][kWarp];
+  struct SharedStorage {
+    union {
+      Rows rows;
+      Sums sums;  // when the rows are used up
+    };
+    bool forgotten[2][kWarps];  // whether earlier rows count no more for the warp's columns
   };
 
   static_assert(kSegmentRows % kRows == 0, "segments are walked in whole tiles");
 };
 
-// 16 rows and 16 columns as an A operand of their transpose: x[i] has two rows, from
-// 2 (lane % 4) + i / 2 * 8 on, of column lane / 4 + i % 2 * 8. With i / 2 as the register, and for
-// each i % 2, they are the B operand of those 8 columns.
+// 16 rows and 16 columns, transposed, as an A operand: x[i] has rows 2 (lane % 4) + i / 2 * 8 and
+// the next of column lane / 4 + i % 2 * 8. So x[0] and x[2] are also the B operand of the first
+// 8 columns, and x[1] and x[3] that of the others.
 __device__ __forceinline__ void load_transposed(uint32_t (&x)[4], const __nv_bfloat16* smem,
                                                 int pitch) {
   const int lane = threadIdx.x % kWarp;
@@ -85,37 +98,46 @@ __device__ __forceinline__ void load_transposed(float2 (&x)[4], const float* sme
   }
 }
 
-// Two elements as the sum of kParts bf16 each.
-__device__ __forceinline__ void split(uint32_t (&parts)[1], uint32_t pair) { parts[0] = pair; }
-__device__ __forceinline__ void split(uint32_t (&parts)[2], float2 pair) {
-  parts[0] = pack_high(pair.x, pair.y);
-  parts[1] = pack_low(pair.x, pair.y, parts[0]);
+// The same with each element as the sum of bf16: one, or two for a float.
+__device__ __forceinline__ void split(uint32_t (&parts)[1][4], const uint32_t (&x)[4]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) parts[0][i] = x[i];
+}
+__device__ __forceinline__ void split(uint32_t (&parts)[2][4], const float2 (&x)[4]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    parts[0][i] = pack_high(x[i].x, x[i].y);
+    parts[1][i] = pack_low(x[i].x, x[i].y, parts[0][i]);
+  }
 }
 
-// Of four lanes that share a column: the sum over all, and over those before this one.
-struct ColumnSum {
-  float all, before;
-  __device__ explicit ColumnSum(float x) {
-    const float neighbour = __shfl_xor_sync(kFullWarp, x, 1);
-    const float two = x + neighbour, other_two = __shfl_xor_sync(kFullWarp, two, 2);
-    all = two + other_two;
-    before = (threadIdx.x % 2 == 1 ? neighbour : 0) + (threadIdx.x / 2 % 2 == 1 ? other_two : 0);
-  }
-};
+// Gates of -inf become the lowest finite numbers, which decay as much: nothing is left. They are
+// multiplied with zeros, too, and must not make NaN of them.
+__device__ __forceinline__ uint32_t finite(uint32_t gates) {
+  return max_bf16x2(gates, 0xff7fff7fu);
+}
+__device__ __forceinline__ float2 finite(float2 gates) {
+  constexpr float kLowest = -3e38f;
+  return {gates.x < kLowest ? kLowest : gates.x, gates.y < kLowest ? kLowest : gates.y};
+}
 
-// One warp: its columns of k and all of the block's columns of v.
+// What a warp sums up.
 template <class Tiling>
 class SegmentSum {
   using T = typename Tiling::T;
-  static constexpr int kValueParts = sizeof(T) / 2;
+  static constexpr int kParts = sizeof(T) / 2;  // bf16 to an element
   static constexpr int kTiles = Tiling::kM / 16;
+  static constexpr int kOwnTiles = kTiles / Tiling::kGroups;  // to be stored by a group
 
  public:
-  // Columns past E have decayed from the beginning.
-  __device__ __forceinline__ SegmentSum(int e, int E) {
-    const float decayed = -__int_as_float(0x7f800000);
+  // `group` takes its sub-chunks of the columns from e on. Columns past E count as forgotten.
+  __device__ __forceinline__ SegmentSum(int group, int e, int E)
+      : lane_(threadIdx.x % kWarp), group_(group) {
+    const float forgotten = -__uint_as_float(0x7f800000u);
 #pragma unroll
-    for (int i = 0; i < 2; ++i) log_decay_[i] = e + lane() / 4 + i * 8 < E ? 0 : decayed;
+    for (int i = 0; i < 2; ++i) log_decay_[i] = e + lane_ / 4 + i * 8 < E ? 0 : forgotten;
+    const int row = lane_ % 4 * 2, column = lane_ / 4;
+    before_ = (row < column ? kOne : 0) | (row + 1 < column ? kOne << 16 : 0);
   }
 
   // Whether all that is to come would be multiplied with zero.
@@ -125,92 +147,130 @@ class SegmentSum {
   }
 
   // [doc:take_backwards]
-  // Takes the 16 rows before those it has, the latest first.
+  // Takes the group's sub-chunk of kRows rows. Time runs backwards: the gates of the rows before a
+  // row are what it decays by.
   __device__ __forceinline__ void take(const T* k_smem, const T* g_smem, const T* v_smem) {
-    Pair<T> g[4], k[4];
-    load_transposed(g, g_smem, Tiling::kPitch);
-    load_transposed(k, k_smem, Tiling::kPitch);
-    uint32_t high[2][2], low[2][2];  // k', the B operands of two times 8 columns
+    constexpr int kPitch = Tiling::kPitch, kPitchV = Tiling::kPitchV;
+    // Sums of the gates of all rows, and of those before each row of the group's sub-chunk: products
+    // with ones and, in the sub-chunk itself, a triangle of them. They turn out as k lies.
+    const uint32_t ones = kOne << 16 | kOne;
+    float all[4] = {}, sums[2][4] = {};
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
+    for (int group = 0; group < Tiling::kGroups; ++group) {
+      Pair<T> gates[4];
+      load_transposed(gates, g_smem + group * kSubChunk * kPitch, kPitch);
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        // The lane's rows are 2 (lane % 4) + 8 i and the next: each decays by the gates before it.
-        const float2 gate = to_floats(g[2 * i + half]), key = to_floats(k[2 * i + half]);
-        const ColumnSum sum(gate.x + gate.y);
-        const float x0 = fmaf(sum.before, kLog2e, log_decay_[half]);
-        const float x1 = fmaf(gate.x, kLog2e, x0);
-        log_decay_[half] = fmaf(sum.all, kLog2e, log_decay_[half]);
-        const float k0 = key.x * exp2_approx(x0), k1 = key.y * exp2_approx(x1);
-        high[half][i] = pack_high(k0, k1);
-        low[half][i] = pack_low(k0, k1, high[half][i]);
-      }
-    }
+      for (int i = 0; i < 4; ++i) gates[i] = finite(gates[i]);
+      uint32_t g[kParts][4];
+      split(g, gates);
+      if (group == group_) {
 #pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-      Pair<T> v[4];
-      load_transposed(v, v_smem + tile * 16, Tiling::kPitchV);
-      uint32_t parts[kValueParts][4];
+        for (int i = 0; i < 4; ++i) sums[0][i] = sums[1][i] = all[i];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        uint32_t pair[kValueParts];
-        split(pair, v[i]);
-#pragma unroll
-        for (int part = 0; part < kValueParts; ++part) parts[part][i] = pair[part];
-      }
-      // Low parts are not multiplied with low parts.
-#pragma unroll
-      for (int part = 0; part < kValueParts; ++part) {
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          mma_m16n8k16(S_[tile][half], parts[part], high[half], S_[tile][half]);
+        for (int part = 0; part < kParts; ++part) {
+          mma_m16n8k16(sums[0], g[part], {before_, 0}, sums[0]);
+          mma_m16n8k16(sums[1], g[part], {ones, before_}, sums[1]);
         }
       }
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        mma_m16n8k16(S_[tile][half], parts[0], low[half], S_[tile][half]);
+      for (int part = 0; part < kParts; ++part) mma_m16n8k16(all, g[part], {ones, ones}, all);
+    }
+
+    Pair<T> keys[4];
+    load_transposed(keys, k_smem + group_ * kSubChunk * kPitch, kPitch);
+    uint32_t high[4], low[4];  // k'
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float* sum = &sums[i / 2][i % 2 * 2];
+      const float2 k = to_floats(keys[i]);
+      const float k0 = k.x * exp2_approx(fmaf(sum[0], kLog2e, log_decay_[i % 2]));
+      const float k1 = k.y * exp2_approx(fmaf(sum[1], kLog2e, log_decay_[i % 2]));
+      high[i] = pack_high(k0, k1);
+      low[i] = pack_low(k0, k1, high[i]);
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i) log_decay_[i] = fmaf(all[2 * i], kLog2e, log_decay_[i]);
+
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      Pair<T> values[4];
+      load_transposed(values, v_smem + group_ * kSubChunk * kPitchV + tile * 16, kPitchV);
+      uint32_t v[kParts][4];
+      split(v, values);
+      float(&S)[2][4] = S_[tile];
+      // Low parts are not multiplied with low parts.
+#pragma unroll
+      for (int part = 0; part < kParts; ++part) {
+        mma_m16n8k16(S[0], v[part], {high[0], high[2]}, S[0]);
+        mma_m16n8k16(S[1], v[part], {high[1], high[3]}, S[1]);
       }
+      mma_m16n8k16(S[0], v[0], {low[0], low[2]}, S[0]);
+      mma_m16n8k16(S[1], v[0], {low[1], low[3]}, S[1]);
     }
   }
   // [/doc:take_backwards]
 
-  // From the tile of 16 columns of v and 8 of k on where the warp's begin.
-  __device__ __forceinline__ void store(const Segments& segments, int64_t head, int segment,
-                                        int m_tile, int e_tile) const {
+  // [doc:store_sums]
+  // Adds up what the groups have, and stores it. Every group stores some of the tiles; the first is
+  // at (m_tile, e_tile). All threads of the block call it, when the rows are used up.
+  __device__ __forceinline__ void store(typename Tiling::Sums& smem, const Segments& segments,
+                                        int64_t head, int segment, int slab, int m_tile,
+                                        int e_tile) {
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
+      if (tile / kOwnTiles == group_) continue;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const float(&S)[4] = S_[tile][half];
-        segments.added_at(head, segment, m_tile + tile, e_tile + half, lane()) = {S[0], S[1], S[2],
-                                                                                  S[3]};
+        smem[tile / kOwnTiles][group_][slab][tile % kOwnTiles][half][lane_] = {S[0], S[1], S[2],
+                                                                               S[3]};
       }
     }
-    if (m_tile > 0 || lane() % 4 > 0) return;  // others have the same sums
-    float* log_decay = segments.log_decay_of(head, segment) + e_tile * 8 + lane() / 4;
+    __syncthreads();  // the other groups' sums are there
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      if (tile / kOwnTiles != group_) continue;
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float(&S)[4] = S_[tile][half];
+        for (int other = 0; other < Tiling::kGroups; ++other) {
+          if (other == group_) continue;
+          const float4 x = smem[group_][other][slab][tile % kOwnTiles][half][lane_];
+          S[0] += x.x;
+          S[1] += x.y;
+          S[2] += x.z;
+          S[3] += x.w;
+        }
+        segments.added_at(head, segment, m_tile + tile, e_tile + half, lane_) = {S[0], S[1], S[2],
+                                                                                 S[3]};
+      }
+    }
+    if (m_tile > 0 || group_ > 0 || lane_ % 4 > 0) return;  // others have the same sums of gates
+    float* log_decay = segments.log_decay_of(head, segment) + e_tile * 8 + lane_ / 4;
 #pragma unroll
     for (int half = 0; half < 2; ++half) log_decay[half * 8] = log_decay_[half];
   }
+  // [/doc:store_sums]
 
  private:
-  static __device__ __forceinline__ int lane() { return threadIdx.x % kWarp; }
+  static constexpr uint32_t kOne = 0x3f80;  // 1, in bf16
 
-  float log_decay_[2];          // of columns lane / 4 and lane / 4 + 8, by the rows so far
-  float S_[kTiles][2][4] = {};  // transposed, [columns of v][columns of k]
+  const int lane_, group_;
+  uint32_t before_;     // 1 where a row is before a column: two rows of a triangle of ones
+  float log_decay_[2];  // to base 2, of columns lane / 4 and lane / 4 + 8, by the rows so far
+  float S_[kTiles][2][4] = {};  // transposed: [columns of v][columns of k]
 };
 
 // [doc:segment_states]
-// The operands with time running backwards.
+// x: the operands with time running backwards.
 template <class Tiling>
 __global__ void __launch_bounds__(Tiling::kThreads)
-    segment_states_kernel(GlaOperands<typename Tiling::T> backwards, Segments segments,
-                          bool aligned) {
+    segment_states_kernel(GlaOperands<typename Tiling::T> x, Segments segments, bool aligned) {
   using T = typename Tiling::T;
-  constexpr int kRows = Tiling::kRows, kStages = Tiling::kStages;
+  constexpr int kRows = Tiling::kRows, kStages = Tiling::kStages, kThreads = Tiling::kThreads;
   auto& smem = shared_storage<typename Tiling::SharedStorage>();
   grid_dependency_launch();  // first segments wait for nothing that is computed here
 
-  const auto& x = backwards;
   const int e_blocks = segments.e_tiles * 8 / Tiling::kE;
   const int m_blocks = segments.m_tiles * 16 / Tiling::kM;
   const int e0 = blockIdx.x % e_blocks * Tiling::kE;
@@ -220,29 +280,30 @@ __global__ void __launch_bounds__(Tiling::kThreads)
   const int64_t b = head / x.k.H, h = head % x.k.H;
   const int end = segments.begin(segment + 1), rows = end - segments.begin(segment);
 
-  const int first = static_cast<int>(x.k.L) - end, thread = threadIdx.x;
-  RowLoader<T, kRows, Tiling::kE, Tiling::kThreads> k_rows(x.k, b, h, first, e0, thread);
-  RowLoader<T, kRows, Tiling::kE, Tiling::kThreads> g_rows(x.g, b, h, first, e0, thread);
-  RowLoader<T, kRows, Tiling::kM, Tiling::kThreads> v_rows(x.v, b, h, first, m0, thread);
+  const int first = static_cast<int>(x.k.L) - end;
+  RowLoader<T, kRows, Tiling::kE, kThreads> k_rows(x.k, b, h, first, e0, threadIdx.x);
+  RowLoader<T, kRows, Tiling::kE, kThreads> g_rows(x.g, b, h, first, e0, threadIdx.x);
+  RowLoader<T, kRows, Tiling::kM, kThreads> v_rows(x.v, b, h, first, m0, threadIdx.x);
   const auto load = [&](int i) {
+    auto& [k, g, v] = smem.rows;
+    const int stage = i % kStages;
     if (i * kRows < rows) {
-      const int stage = i % kStages;
       if (aligned) {
-        k_rows.load(smem.k[stage], kRows);
-        g_rows.load(smem.g[stage], kRows);
-        v_rows.load(smem.v[stage], kRows);
+        k_rows.load(k[stage], kRows);
+        g_rows.load(g[stage], kRows);
+        v_rows.load(v[stage], kRows);
       } else {
-        k_rows.load_elements(smem.k[stage], kRows);
-        g_rows.load_elements(smem.g[stage], kRows);
-        v_rows.load_elements(smem.v[stage], kRows);
+        k_rows.load_elements(k[stage], kRows);
+        g_rows.load_elements(g[stage], kRows);
+        v_rows.load_elements(v[stage], kRows);
       }
     }
     cp_async_commit();
   };
 
-  const int warp = threadIdx.x / kWarp, column = warp * Tiling::kWarpColumns;
-  SegmentSum<Tiling> sum(e0 + column, static_cast<int>(x.k.D));
-  bool forgotten = false;
+  const int warp = threadIdx.x / kWarp, slab = warp % Tiling::kSlabs;
+  const int column = slab * Tiling::kWarpColumns;
+  SegmentSum<Tiling> sum(warp / Tiling::kSlabs, e0 + column, static_cast<int>(x.k.D));
   for (int i = 0; i < kStages - 1; ++i) load(i);
 #pragma unroll 1
   for (int i = 0; i * kRows < rows; ++i) {
@@ -251,23 +312,20 @@ __global__ void __launch_bounds__(Tiling::kThreads)
     // overwritten, and it is written whether they were the last.
     __syncthreads();
     if (i > 0) {
-      bool done = true;
-      for (int w = 0; w < Tiling::kWarps; ++w) done = done && smem.forgotten[(i - 1) % 2][w];
-      if (done) break;
+      bool forgotten = true;
+#pragma unroll
+      for (int w = 0; w < Tiling::kWarps; ++w) forgotten &= smem.forgotten[(i - 1) % 2][w];
+      if (forgotten) break;
     }
     load(i + kStages - 1);
     const int stage = i % kStages;
-    if (!forgotten) {
-#pragma unroll
-      for (int row = 0; row < kRows; row += kSubChunk) {
-        sum.take(&smem.k[stage][row][column], &smem.g[stage][row][column], smem.v[stage][row]);
-      }
-      forgotten = sum.forgotten();
-    }
+    sum.take(smem.rows.k[stage][0] + column, smem.rows.g[stage][0] + column, smem.rows.v[stage][0]);
+    const bool forgotten = sum.forgotten();
     if (threadIdx.x % kWarp == 0) smem.forgotten[i % 2][warp] = forgotten;
   }
-  cp_async_wait<0>();  // no copy is on its way to a block that has ended
-  sum.store(segments, head, segment, m0 / 16, (e0 + column) / 8);
+  cp_async_wait<0>();
+  __syncthreads();  // the rows are used, and no copy is on its way, before their place is
+  sum.store(smem.sums, segments, head, segment, slab, m0 / 16, (e0 + column) / 8);
 }
 // [/doc:segment_states]
 
@@ -285,14 +343,18 @@ void launch_segment_states(const GlaOperands<typename Tiling::T>& x, const Segme
          segment_states_kernel<Tiling>, backwards, segments, aligned);
 }
 
+// Columns of k and of v of a block, where a state has so many.
+inline int64_t sum_tile(int64_t E, int64_t M) { return E <= 64 || M <= 64 ? 64 : 128; }
+
 // What every segment but each sequence's last adds to the state and decays it by: fills
-// segments.added and segments.log_decay. m_tiles is a multiple of 4, e_tiles of 8.
+// segments.added and segments.log_decay, whose tiles cover whole sum_tile(E, M).
 template <class T>
 void segment_states(const GlaOperands<T>& x, const Segments& segments, cudaStream_t stream) {
-  if (segments.m_tiles % 8 == 0) {
-    launch_segment_states<StateTiling<T, 128>>(x, segments, stream);
+  //                                            columns groups
+  if (sum_tile(x.k.D, x.v.D) == 64) {
+    launch_segment_states<SumTiling<T, 64, 4>>(x, segments, stream);
   } else {
-    launch_segment_states<StateTiling<T, 64>>(x, segments, stream);
+    launch_segment_states<SumTiling<T, 128, 2>>(x, segments, stream);
   }
 }
 

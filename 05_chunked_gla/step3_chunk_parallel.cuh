@@ -68,8 +68,9 @@ void chunk_parallel_gla(const GlaOperands<T>& x, cudaStream_t stream = 0) {
   const bool in_place = x.final_state.data != nullptr && x.final_state.data == x.initial_state.data;
   if (segments.count == 1 || in_place) return fused_gla(x, stream);
 
-  segments.e_tiles = static_cast<int>(ceil_div(E, 64) * 8);
-  segments.m_tiles = static_cast<int>(ceil_div(M, M > 64 ? 128 : 64) * (M > 64 ? 8 : 4));
+  const int64_t tile = sum_tile(E, M);
+  segments.e_tiles = static_cast<int>(ceil_div(E, tile) * tile / 8);
+  segments.m_tiles = static_cast<int>(ceil_div(M, tile) * tile / 16);
   const int64_t states = heads * (segments.count - 1);
   StreamBuffer<float4> added(states * segments.m_tiles * segments.e_tiles * kWarp, stream);
   StreamBuffer<float> log_decay(states * segments.e_tiles * 8, stream);
