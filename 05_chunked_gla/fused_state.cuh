@@ -91,8 +91,8 @@ class StateWarp {
 
   // [doc:state_rounds]
   __device__ __forceinline__ void run(bool accumulate) {
-    load_state();
     block_.meet();  // nothing to take yet: the first packets are being prepared
+    load_state();
     const bool columns_whole =
         block_.aligned && !accumulate && m0_ + Tiling::kWarpColumns <= block_.x.v.D;
     // Whether S is the state behind the last packet's rows; else it is still halfway.
@@ -334,14 +334,12 @@ class StateWarp {
       const float* log_decay = block_.segments.log_decay_of(block_.head(), segment);
 #pragma unroll
       for (int n = 0; n < Tiling::kE / 8; ++n) {
-        if (n * 8 >= block_.x.k.D) break;
         const float2 log_d = load_pair(log_decay + n * 8 + lane_ % 4 * 2);
         const float2 d = {exp2_approx(log_d.x), exp2_approx(log_d.y)};
 #pragma unroll
         for (int tile = 0; tile < kTiles; ++tile) {
-          const int m = m0_ + tile * 16;
-          if (m >= block_.x.v.D) break;
-          const float4 added = block_.segments.added_at(block_.head(), segment, m / 16, n, lane_);
+          const float4 added =
+              block_.segments.added_at(block_.head(), segment, m0_ / 16 + tile, n, lane_);
           float(&S)[4] = S_[tile][n];
           S[0] = S[0] * d.x + added.x;
           S[1] = S[1] * d.y + added.y;
@@ -361,9 +359,7 @@ class StateWarp {
       bool forgotten = true;
 #pragma unroll
       for (int i = 0; i < Tiling::kE / kWarp; ++i) {
-        const int e = i * kWarp + lane_;
-        if (e >= block_.x.k.D) break;
-        log_decay[i] += of_segment[e];
+        log_decay[i] += of_segment[i * kWarp + lane_];
         forgotten = forgotten && exp2_approx(log_decay[i]) == 0;
       }
       if (__all_sync(kFullWarp, forgotten)) break;

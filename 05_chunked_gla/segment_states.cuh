@@ -46,18 +46,19 @@
 namespace attn::chunked_gla {
 
 // How a block divides its tile of a state.
-template <class T_, int kColumns, int kGroups_>
+template <class T_, int kColumns, int kGroups_, int kTurns_, int kStages_>
 struct SumTiling {
   using T = T_;
   static constexpr int kE = kColumns;       // columns of k and g
   static constexpr int kM = kColumns;       // columns of v
   static constexpr int kGroups = kGroups_;  // of warps, which take sub-chunks in turn
-  static constexpr int kStages = 4;         // buffers of a sub-chunk for each group
+  static constexpr int kTurns = kTurns_;    // of each group, between two barriers
+  static constexpr int kStages = kStages_;  // buffers for as many rows
   static constexpr int kWarpColumns = 16;   // of k: two tiles of a B operand
   static constexpr int kSlabs = kE / kWarpColumns;
   static constexpr int kWarps = kGroups * kSlabs;
   static constexpr int kThreads = kWarps * kWarp;
-  static constexpr int kRows = kGroups * kSubChunk;  // between two barriers
+  static constexpr int kRows = kTurns * kGroups * kSubChunk;  // between two barriers
 
   // 16 bytes more than a row has: then eight rows begin in different banks.
   static constexpr int kPitch = kE + 16 / int(sizeof(T));
@@ -147,8 +148,8 @@ class SegmentSum {
   }
 
   // [doc:take_backwards]
-  // Takes the group's sub-chunk of kRows rows. Time runs backwards: the gates of the rows before a
-  // row are what it decays by.
+  // Takes the group's sub-chunk of a turn's rows. Time runs backwards: the gates of the rows before
+  // a row are what it decays by.
   __device__ __forceinline__ void take(const T* k_smem, const T* g_smem, const T* v_smem) {
     constexpr int kPitch = Tiling::kPitch, kPitchV = Tiling::kPitchV;
     // Sums of the gates of all rows, and of those before each row of the group's sub-chunk: products
@@ -301,7 +302,7 @@ __global__ void __launch_bounds__(Tiling::kThreads)
     cp_async_commit();
   };
 
-  const int warp = threadIdx.x / kWarp, slab = warp % Tiling::kSlabs;
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, slab = warp % Tiling::kSlabs;
   const int column = slab * Tiling::kWarpColumns;
   SegmentSum<Tiling> sum(warp / Tiling::kSlabs, e0 + column, static_cast<int>(x.k.D));
   for (int i = 0; i < kStages - 1; ++i) load(i);
@@ -311,17 +312,16 @@ __global__ void __launch_bounds__(Tiling::kThreads)
     // The rows of tile i have arrived, of all threads. Those of i - 1 are used before they are
     // overwritten, and it is written whether they were the last.
     __syncthreads();
-    if (i > 0) {
-      bool forgotten = true;
-#pragma unroll
-      for (int w = 0; w < Tiling::kWarps; ++w) forgotten &= smem.forgotten[(i - 1) % 2][w];
-      if (forgotten) break;
-    }
+    if (i > 0 && __all_sync(kFullWarp, smem.forgotten[(i - 1) % 2][lane % Tiling::kWarps])) break;
     load(i + kStages - 1);
     const int stage = i % kStages;
-    sum.take(smem.rows.k[stage][0] + column, smem.rows.g[stage][0] + column, smem.rows.v[stage][0]);
+#pragma unroll
+    for (int row = 0; row < kRows; row += kRows / Tiling::kTurns) {
+      sum.take(smem.rows.k[stage][row] + column, smem.rows.g[stage][row] + column,
+               smem.rows.v[stage][row]);
+    }
     const bool forgotten = sum.forgotten();
-    if (threadIdx.x % kWarp == 0) smem.forgotten[i % 2][warp] = forgotten;
+    if (lane == 0) smem.forgotten[i % 2][warp] = forgotten;
   }
   cp_async_wait<0>();
   __syncthreads();  // the rows are used, and no copy is on its way, before their place is
@@ -343,18 +343,19 @@ void launch_segment_states(const GlaOperands<typename Tiling::T>& x, const Segme
          segment_states_kernel<Tiling>, backwards, segments, aligned);
 }
 
-// Columns of k and of v of a block, where a state has so many.
-inline int64_t sum_tile(int64_t E, int64_t M) { return E <= 64 || M <= 64 ? 64 : 128; }
+// Columns of k and of v of a block.
+inline int64_t sum_tile(int64_t E) { return E <= 64 ? 64 : 128; }
 
 // What every segment but each sequence's last adds to the state and decays it by: fills
-// segments.added and segments.log_decay, whose tiles cover whole sum_tile(E, M).
+// segments.added and segments.log_decay, whose tiles cover whole blocks, there and of the fused kernel.
 template <class T>
 void segment_states(const GlaOperands<T>& x, const Segments& segments, cudaStream_t stream) {
-  //                                            columns groups
-  if (sum_tile(x.k.D, x.v.D) == 64) {
-    launch_segment_states<SumTiling<T, 64, 4>>(x, segments, stream);
+  constexpr bool kFloat = sizeof(T) == 4;
+  //                                  columns groups turns stages
+  if (sum_tile(x.k.D) == 64) {
+    launch_segment_states<SumTiling<T, 64, 4, 1, 4>>(x, segments, stream);
   } else {
-    launch_segment_states<SumTiling<T, 128, 2>>(x, segments, stream);
+    launch_segment_states<SumTiling<T, 128, 2, 2, kFloat ? 2 : 3>>(x, segments, stream);
   }
 }
 

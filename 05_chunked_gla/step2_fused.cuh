@@ -92,8 +92,10 @@ void launch_fused(const GlaOperands<typename Tiling::T>& x, const Segments& segm
   launch(config, fused_kernel<Tiling>, x, segments, column_tiles, aligned, accumulate);
 }
 
-// How many value columns a block takes.
-inline int64_t column_tile(int64_t E) { return E > 64 && E <= 128 ? 128 : 64; }
+// The rows of the state that a block holds at a head size of E, and its columns at the most. (A
+// sanitizer learns nothing new from the tilings between.)
+inline int64_t row_tile(int64_t E) { return E <= 64 ? 64 : !kSanitized && E <= 128 ? 128 : 256; }
+inline int64_t column_tile(int64_t E) { return row_tile(E) == 128 ? 128 : 64; }
 
 // Columns [first, first + size) of a view, or as many of them as there are.
 template <class T>
@@ -128,13 +130,13 @@ void fused_segments(const GlaOperands<T>& x, const Segments& segments, cudaStrea
   if constexpr (kFloat) {
     if (E <= 64) return run(Tiling<T, 64, 16, 4, 2, 3, 32, 1>());
     if constexpr (!kSanitized) {
-      if (E <= 128) return run(Tiling<T, 128, 32, 4, 1, 3, 64, 1>());
+      if (row_tile(E) == 128) return run(Tiling<T, 128, 32, 4, 1, 3, 64, 1>());
     }
   } else {
     if constexpr (!kSanitized) {
       if (E <= 64 && alone(32)) return run(Tiling<T, 64, 16, 2, 4, 3, 32, 1>());
       if (E <= 64 && alone(64)) return run(Tiling<T, 64, 16, 4, 4, 3, 32, 1>());
-      if (E > 64 && E <= 128) return run(Tiling<T, 128, 32, 4, 2, 3, 64, 1>());
+      if (row_tile(E) == 128) return run(Tiling<T, 128, 32, 4, 2, 3, 64, 1>());
     }
     if (E <= 64) return run(Tiling<T, 64, 32, 2, 2, 3, 32, 2>());
   }

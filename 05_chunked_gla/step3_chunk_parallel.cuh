@@ -68,9 +68,8 @@ void chunk_parallel_gla(const GlaOperands<T>& x, cudaStream_t stream = 0) {
   const bool in_place = x.final_state.data != nullptr && x.final_state.data == x.initial_state.data;
   if (segments.count == 1 || in_place) return fused_gla(x, stream);
 
-  const int64_t tile = sum_tile(E, M);
-  segments.e_tiles = static_cast<int>(ceil_div(E, tile) * tile / 8);
-  segments.m_tiles = static_cast<int>(ceil_div(M, tile) * tile / 16);
+  segments.e_tiles = static_cast<int>(ceil_div(E, row_tile(E)) * row_tile(E) / 8);
+  segments.m_tiles = static_cast<int>(ceil_div(M, sum_tile(E)) * sum_tile(E) / 16);
   const int64_t states = heads * (segments.count - 1);
   StreamBuffer<float4> added(states * segments.m_tiles * segments.e_tiles * kWarp, stream);
   StreamBuffer<float> log_decay(states * segments.e_tiles * 8, stream);
