@@ -14,10 +14,9 @@
 //
 // Who computes what: a block has a segment of one head and a tile of the state. A warp has 16 of the
 // columns of k, all of the block's columns of v, and every second (or fourth) sub-chunk of 16 rows.
-// It is alone with them: it sums up gates, with those of the sub-chunks that other warps have, by
-// products with ones; scales the elements of k in the registers in which a tensor core takes them;
-// and keeps what they add in accumulators, which the warps that share columns add up in the end.
-// Warps share only the rows in shared memory, and the barrier at which these change.
+// It sums up the gates of its next sub-chunk, by products with ones, and tells the warps that share
+// its columns; scales its elements of k, in the registers in which a tensor core takes them; and
+// keeps what they add in accumulators, which the warps that share columns add up in the end.
 //
 // What memory moves: k and g of the rows that count once for each 128 columns of v, and v for as many
 // columns of k; the states are little beside them.
@@ -46,19 +45,18 @@
 namespace attn::chunked_gla {
 
 // How a block divides its tile of a state.
-template <class T_, int kColumns, int kGroups_, int kTurns_, int kStages_>
+template <class T_, int kColumns, int kGroups_>
 struct SumTiling {
   using T = T_;
   static constexpr int kE = kColumns;       // columns of k and g
   static constexpr int kM = kColumns;       // columns of v
   static constexpr int kGroups = kGroups_;  // of warps, which take sub-chunks in turn
-  static constexpr int kTurns = kTurns_;    // of each group, between two barriers
-  static constexpr int kStages = kStages_;  // buffers for as many rows
+  static constexpr int kStages = 4;         // buffers of a sub-chunk for each group
   static constexpr int kWarpColumns = 16;   // of k: two tiles of a B operand
   static constexpr int kSlabs = kE / kWarpColumns;
   static constexpr int kWarps = kGroups * kSlabs;
   static constexpr int kThreads = kWarps * kWarp;
-  static constexpr int kRows = kTurns * kGroups * kSubChunk;  // between two barriers
+  static constexpr int kRows = kGroups * kSubChunk;  // a tile: between two barriers
 
   // 16 bytes more than a row has: then eight rows begin in different banks.
   static constexpr int kPitch = kE + 16 / int(sizeof(T));
@@ -71,11 +69,16 @@ struct SumTiling {
   };
   // What each group has of the sums that the others store.
   using Sums = float4[kGroups][kGroups][kSlabs][kM / 16 / kGroups][2][kWarp];
+  // Of a column of k: the sums of the gates of a tile's sub-chunks.
+  struct alignas(4 * kGroups) GateSums {
+    float of_group[kGroups];
+  };
   struct SharedStorage {
     union {
       Rows rows;
       Sums sums;  // when the rows are used up
     };
+    GateSums gate_sums[2][kE];
     bool forgotten[2][kWarps];  // whether earlier rows count no more for the warp's columns
   };
 
@@ -147,34 +150,50 @@ class SegmentSum {
                       exp2_approx(log_decay_[0]) == 0 && exp2_approx(log_decay_[1]) == 0);
   }
 
-  // [doc:take_backwards]
-  // Takes the group's sub-chunk of a turn's rows. Time runs backwards: the gates of the rows before
-  // a row are what it decays by.
-  __device__ __forceinline__ void take(const T* k_smem, const T* g_smem, const T* v_smem) {
-    constexpr int kPitch = Tiling::kPitch, kPitchV = Tiling::kPitchV;
-    // Sums of the gates of all rows, and of those before each row of the group's sub-chunk: products
-    // with ones and, in the sub-chunk itself, a triangle of them. They turn out as k lies.
+  // [doc:sum_gates]
+  // Sums up the gates of the group's sub-chunk of a tile: all, for the other groups, and those before
+  // each row, by products with ones and with a triangle of ones. They turn out as k lies.
+  __device__ __forceinline__ void sum_gates(const T* g_smem, typename Tiling::GateSums* all_smem) {
+    Pair<T> gates[4];
+    load_transposed(gates, g_smem + group_ * kSubChunk * Tiling::kPitch, Tiling::kPitch);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) gates[i] = finite(gates[i]);
+    uint32_t g[kParts][4];
+    split(g, gates);
     const uint32_t ones = kOne << 16 | kOne;
-    float all[4] = {}, sums[2][4] = {};
+    float all[4] = {};
 #pragma unroll
-    for (int group = 0; group < Tiling::kGroups; ++group) {
-      Pair<T> gates[4];
-      load_transposed(gates, g_smem + group * kSubChunk * kPitch, kPitch);
+    for (int i = 0; i < 4; ++i) sums_[0][i] = sums_[1][i] = 0;
 #pragma unroll
-      for (int i = 0; i < 4; ++i) gates[i] = finite(gates[i]);
-      uint32_t g[kParts][4];
-      split(g, gates);
-      if (group == group_) {
+    for (int part = 0; part < kParts; ++part) {
+      mma_m16n8k16(all, g[part], {ones, ones}, all);
+      mma_m16n8k16(sums_[0], g[part], {before_, 0}, sums_[0]);
+      mma_m16n8k16(sums_[1], g[part], {ones, before_}, sums_[1]);
+    }
+    if (lane_ % 4 > 0) return;
 #pragma unroll
-        for (int i = 0; i < 4; ++i) sums[0][i] = sums[1][i] = all[i];
+    for (int i = 0; i < 2; ++i) all_smem[lane_ / 4 + i * 8].of_group[group_] = all[2 * i];
+  }
+  // [/doc:sum_gates]
+
+  // [doc:take_backwards]
+  // Takes the sub-chunk whose gates were summed up last. Time runs backwards: the gates of the rows
+  // before a row are what it decays by.
+  __device__ __forceinline__ void take(const T* k_smem, const typename Tiling::GateSums* all_smem,
+                                       const T* v_smem) {
+    constexpr int kPitch = Tiling::kPitch, kPitchV = Tiling::kPitchV;
+    float log_decay[2];  // by the rows before the sub-chunk
 #pragma unroll
-        for (int part = 0; part < kParts; ++part) {
-          mma_m16n8k16(sums[0], g[part], {before_, 0}, sums[0]);
-          mma_m16n8k16(sums[1], g[part], {ones, before_}, sums[1]);
-        }
+    for (int i = 0; i < 2; ++i) {
+      const auto sums = all_smem[lane_ / 4 + i * 8];
+      float before = 0, all = 0;
+#pragma unroll
+      for (int group = 0; group < Tiling::kGroups; ++group) {
+        if (group == group_) before = all;
+        all += sums.of_group[group];
       }
-#pragma unroll
-      for (int part = 0; part < kParts; ++part) mma_m16n8k16(all, g[part], {ones, ones}, all);
+      log_decay[i] = fmaf(before, kLog2e, log_decay_[i]);
+      log_decay_[i] = fmaf(all, kLog2e, log_decay_[i]);
     }
 
     Pair<T> keys[4];
@@ -182,16 +201,13 @@ class SegmentSum {
     uint32_t high[4], low[4];  // k'
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const float* sum = &sums[i / 2][i % 2 * 2];
+      const float* sum = &sums_[i / 2][i % 2 * 2];
       const float2 k = to_floats(keys[i]);
-      const float k0 = k.x * exp2_approx(fmaf(sum[0], kLog2e, log_decay_[i % 2]));
-      const float k1 = k.y * exp2_approx(fmaf(sum[1], kLog2e, log_decay_[i % 2]));
+      const float k0 = k.x * exp2_approx(fmaf(sum[0], kLog2e, log_decay[i % 2]));
+      const float k1 = k.y * exp2_approx(fmaf(sum[1], kLog2e, log_decay[i % 2]));
       high[i] = pack_high(k0, k1);
       low[i] = pack_low(k0, k1, high[i]);
     }
-#pragma unroll
-    for (int i = 0; i < 2; ++i) log_decay_[i] = fmaf(all[2 * i], kLog2e, log_decay_[i]);
-
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
       Pair<T> values[4];
@@ -258,6 +274,7 @@ class SegmentSum {
 
   const int lane_, group_;
   uint32_t before_;     // 1 where a row is before a column: two rows of a triangle of ones
+  float sums_[2][4];    // of the gates before each row of the sub-chunk that is next
   float log_decay_[2];  // to base 2, of columns lane / 4 and lane / 4 + 8, by the rows so far
   float S_[kTiles][2][4] = {};  // transposed: [columns of v][columns of k]
 };
@@ -306,19 +323,22 @@ __global__ void __launch_bounds__(Tiling::kThreads)
   const int column = slab * Tiling::kWarpColumns;
   SegmentSum<Tiling> sum(warp / Tiling::kSlabs, e0 + column, static_cast<int>(x.k.D));
   for (int i = 0; i < kStages - 1; ++i) load(i);
+  cp_async_wait<kStages - 2>();
+  __syncthreads();  // the rows of tile 0 have arrived, of all threads
+  sum.sum_gates(smem.rows.g[0][0] + column, smem.gate_sums[0] + column);
 #pragma unroll 1
   for (int i = 0; i * kRows < rows; ++i) {
-    cp_async_wait<kStages - 2>();
-    // The rows of tile i have arrived, of all threads. Those of i - 1 are used before they are
-    // overwritten, and it is written whether they were the last.
+    cp_async_wait<kStages - 3>();
+    // The rows of tile i + 1 have arrived, of all threads, and the gates of tile i are summed up. The
+    // rows of i - 1 are used before they are overwritten, and it is written whether they were the
+    // last.
     __syncthreads();
     if (i > 0 && __all_sync(kFullWarp, smem.forgotten[(i - 1) % 2][lane % Tiling::kWarps])) break;
     load(i + kStages - 1);
-    const int stage = i % kStages;
-#pragma unroll
-    for (int row = 0; row < kRows; row += kRows / Tiling::kTurns) {
-      sum.take(smem.rows.k[stage][row] + column, smem.rows.g[stage][row] + column,
-               smem.rows.v[stage][row]);
+    const int stage = i % kStages, next = (i + 1) % kStages;
+    sum.take(smem.rows.k[stage][0] + column, smem.gate_sums[i % 2] + column, smem.rows.v[stage][0]);
+    if ((i + 1) * kRows < rows) {
+      sum.sum_gates(smem.rows.g[next][0] + column, smem.gate_sums[(i + 1) % 2] + column);
     }
     const bool forgotten = sum.forgotten();
     if (lane == 0) smem.forgotten[i % 2][warp] = forgotten;
@@ -350,12 +370,11 @@ inline int64_t sum_tile(int64_t E) { return E <= 64 ? 64 : 128; }
 // segments.added and segments.log_decay, whose tiles cover whole blocks, there and of the fused kernel.
 template <class T>
 void segment_states(const GlaOperands<T>& x, const Segments& segments, cudaStream_t stream) {
-  constexpr bool kFloat = sizeof(T) == 4;
-  //                                  columns groups turns stages
+  //                                columns groups
   if (sum_tile(x.k.D) == 64) {
-    launch_segment_states<SumTiling<T, 64, 4, 1, 4>>(x, segments, stream);
+    launch_segment_states<SumTiling<T, 64, 4>>(x, segments, stream);
   } else {
-    launch_segment_states<SumTiling<T, 128, 2, 2, kFloat ? 2 : 3>>(x, segments, stream);
+    launch_segment_states<SumTiling<T, 128, sizeof(T) == 4 ? 1 : 2>>(x, segments, stream);
   }
 }
 
