@@ -23,7 +23,7 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
-#include <cstdlib>
+#include <cmath>
 
 #include "05_chunked_gla/operands.cuh"
 #include "05_chunked_gla/segment_states.cuh"
@@ -42,13 +42,14 @@ inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 // after another by those that are left over, while it is.
 inline Segments cut(int64_t heads, int64_t L, int64_t E, int64_t M) {
   const int64_t blocks = heads * ceil_div(M, column_tile(E)), all = multiprocessors();
-  if (blocks >= all && !std::getenv("ATTN_ROWS")) return one_segment(L);
+  if (blocks >= all) return one_segment(L);
   const int64_t others = std::max<int64_t>(1, all / blocks - 1);
-  const int64_t in_turn = all > blocks ? ceil_div(others * blocks, all - blocks) : 1;
-  int64_t rows = ceil_div(L, (others + in_turn) * kSegmentRows) * kSegmentRows;
-  int64_t first = in_turn * rows;
-  if (const char* f = std::getenv("ATTN_FIRST")) first = atoi(f);
-  if (const char* f = std::getenv("ATTN_ROWS")) rows = atoi(f);
+  const int64_t in_turn = ceil_div(others * blocks, all - blocks);
+  // A segment takes its time for its rows, and for each segment before it that is not forgotten as
+  // much as for some five rows: the sum is the least where there are as many of both.
+  const int64_t least_rows = static_cast<int64_t>(std::sqrt(5.0 * L));
+  const int64_t wanted_rows = std::max(ceil_div(L, others + in_turn), least_rows);
+  const int64_t rows = ceil_div(wanted_rows, kSegmentRows) * kSegmentRows, first = in_turn * rows;
   if (L <= first) return one_segment(L);
   return {.count = static_cast<int>(1 + ceil_div(L - first, rows)),
           .first_rows = static_cast<int>(first),
