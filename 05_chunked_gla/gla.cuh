@@ -11,12 +11,14 @@ namespace attn::chunked_gla {
 inline bool prefers_chunk_parallel(int64_t heads, int64_t L, int64_t E, int64_t M) {
   const Segments segments = cut(heads, L, E, M);
   if (segments.count == 1) return false;
-  // Where the other segments take turns, a quarter of the sequence is all there is to gain.
+  // Where the other segments take turns, there is at most a quarter of the time to gain, and it
+  // takes a long sequence to earn the launch before.
   if (segments.first_rows > segments.rows) {
     return E > 64 && L >= 8192 && segments.first_rows <= 3 * segments.rows;
   }
   // Up to E = 64 the fused kernel gives a head two blocks if heads are few.
-  return L >= (E <= 64 && segments.count == 2 ? 4096 : 512);
+  if (segments.count == 2) return L >= (E <= 64 ? 4096 : 1024);
+  return L >= (E <= 64 ? 1024 : 512);
 }
 // [/doc:pick]
 
