@@ -237,7 +237,7 @@ class SegmentSum {
                                         int e_tile) {
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
-      if (tile / kOwnTiles == group_) continue;
+      if (Tiling::kGroups == 1 || tile / kOwnTiles == group_) continue;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const float(&S)[4] = S_[tile][half];
@@ -323,8 +323,7 @@ __global__ void __launch_bounds__(Tiling::kThreads)
 
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, slab = warp % Tiling::kSlabs;
   const int column = slab * Tiling::kWarpColumns;
-  SegmentSum<Tiling> sum(warp / Tiling::kSlabs % Tiling::kGroups, e0 + column,
-                         static_cast<int>(x.k.D));
+  SegmentSum<Tiling> sum(warp / Tiling::kSlabs, e0 + column, static_cast<int>(x.k.D));
   for (int i = 0; i < kStages - 1; ++i) load(i);
   cp_async_wait<kStages - 2>();
   __syncthreads();  // the rows of tile 0 have arrived, of all threads
