@@ -235,17 +235,19 @@ class SegmentSum {
   __device__ __forceinline__ void store(typename Tiling::Sums& smem, const Segments& segments,
                                         int64_t head, int segment, int slab, int m_tile,
                                         int e_tile) {
+    if constexpr (Tiling::kGroups > 1) {
 #pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-      if (Tiling::kGroups == 1 || tile / kOwnTiles == group_) continue;
+      for (int tile = 0; tile < kTiles; ++tile) {
+        if (tile / kOwnTiles == group_) continue;
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const float(&S)[4] = S_[tile][half];
-        smem[tile / kOwnTiles][group_][slab][tile % kOwnTiles][half][lane_] = {S[0], S[1], S[2],
-                                                                               S[3]};
+        for (int half = 0; half < 2; ++half) {
+          const float(&S)[4] = S_[tile][half];
+          smem[tile / kOwnTiles][group_][slab][tile % kOwnTiles][half][lane_] = {S[0], S[1], S[2],
+                                                                                 S[3]};
+        }
       }
+      __syncthreads();  // the other groups' sums are there
     }
-    __syncthreads();  // the other groups' sums are there
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
       if (tile / kOwnTiles != group_) continue;
