@@ -334,6 +334,8 @@ class StateWarp {
       const float* log_decay = block_.segments.log_decay_of(block_.head(), segment);
 #pragma unroll
       for (int n = 0; n < Tiling::kE / 8; ++n) {
+        // So many loads are on their way together: there are no registers for all.
+        if (n % 4 == 0 && n * 8 >= block_.x.k.D) break;
         const float2 log_d = load_pair(log_decay + n * 8 + lane_ % 4 * 2);
         const float2 d = {exp2_approx(log_d.x), exp2_approx(log_d.y)};
 #pragma unroll
