@@ -84,7 +84,8 @@ inline driver::Cost fused_cost(const Shape& s, Dtype dtype) {
 }
 
 inline driver::Cost chunk_parallel_cost(const Shape& s, Dtype dtype) {
-  // As fused, and before it the sums of the segments: k, v and g once more, and the update.
+  // As fused, and before it what the segments add, if no gate lets that end early: k, v and g once
+  // more, and the update.
   const double steps = double(s.B) * s.H * s.L;
   driver::Cost cost = fused_cost(s, dtype);
   cost.bytes += steps * (2 * s.E + s.M) * bytes_of(dtype);

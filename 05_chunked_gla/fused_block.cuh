@@ -10,13 +10,15 @@
 #include <type_traits>
 
 #include "05_chunked_gla/operands.cuh"
+#include "05_chunked_gla/segments.cuh"
 #include "common/ptx/block_barrier.cuh"
 #include "common/ptx/named_barrier.cuh"
 
 namespace attn::chunked_gla {
 
 constexpr int kWarp = 32;
-constexpr int kSubChunk = 16;                  // rows of an mma.sync tile
+constexpr int kSubChunk = 16;  // rows of an mma.sync tile
+constexpr float kLog2e = 1.4426950408889634f;
 constexpr int kQ = 0, kK = 1, kG = 2, kV = 3;  // the tensors that are read
 
 // [doc:tiling]
@@ -84,16 +86,6 @@ struct SharedStorage {
   // What a state warp has of the outputs that the warp with the other part of E adds up; of two
   // sub-chunks in turn.
   float4 sums[2][Tiling::kStateWarps][Tiling::kWarpColumns / 16][Tiling::kParts > 1 ? kWarp : 1];
-  float log_decay[Tiling::kSubChunks][Tiling::kE];  // summed up, for segments
-};
-
-// The parts of every sequence that are walked at the same time.
-struct Segments {
-  int count;  // of a sequence
-  int rows;   // of each but the last; a multiple of every tiling's kRows
-  // [B, H * count, 1, E]: the logarithm, to base 2, of what the state decays by over a segment. Data
-  // null: not wanted.
-  TensorView<float> log_decay = {};
 };
 
 // A block's place in the problem.
@@ -102,13 +94,14 @@ struct Block {
   const GlaOperands<typename Tiling::T>& x;
   const Segments& segments;
   SharedStorage<Tiling>& smem;
-  bool aligned;     // every row of every operand begins on 16 bytes and holds whole 16 bytes
-  int64_t b, h;     // the head
-  int64_t state_h;  // where its segment's states are
-  int m0;           // the first value column
-  int begin, end;   // rows
+  bool aligned;  // every row of every operand begins on 16 bytes and holds whole 16 bytes
+  int64_t b, h;  // the head
+  int segment;
+  int m0;          // the first value column
+  int begin, end;  // rows
   int rounds;
 
+  __device__ __forceinline__ int64_t head() const { return b * x.k.H + h; }
   __device__ __forceinline__ int first_row(int round) const {
     return begin + round * Tiling::kRows;
   }
@@ -156,10 +149,6 @@ struct Block {
 #endif
   }
   // [/doc:some_meet]
-
-  __device__ __forceinline__ bool wants_log_decay() const {
-    return segments.log_decay.data != nullptr;
-  }
 };
 
 // --- Pairs of elements ----------------------------------------------------------------------------

@@ -75,8 +75,8 @@ class RowLoader {
   using ValueTile = RowTile<T, Tiling::kRows, Tiling::kM, Tiling::kPitchV, kThreads>;
 
  public:
-  // `thread` counts those of the preparing warps. Without `outputs` q is not read.
-  __device__ __forceinline__ RowLoader(const Block<Tiling>& block, int thread, bool outputs)
+  // `thread` counts those of the preparing warps.
+  __device__ __forceinline__ RowLoader(const Block<Tiling>& block, int thread)
       : block_(block), tensor_(thread / kThreads), thread_(thread % kThreads) {
     const auto& x = tensor_ == kQ   ? block.x.q
                     : tensor_ == kK ? block.x.k
@@ -85,15 +85,14 @@ class RowLoader {
     const bool is_v = tensor_ == kV;
     const int row = is_v ? ValueTile::row(thread_) : QkgTile::row(thread_);
     const int column = is_v ? block.m0 + ValueTile::column(thread_) : QkgTile::column(thread_);
-    wanted_ = tensor_ != kQ || outputs;
-    source_ = wanted_ ? x.row(block.b, block.h, block.begin + row) + column : nullptr;
+    source_ = x.row(block.b, block.h, block.begin + row) + column;
     stride_ = x.stride_l;
     columns_ = static_cast<int>(x.D) - (is_v ? block.m0 : 0);
   }
 
   // Starts the copies of a round's rows; to be called for round after round.
   __device__ __forceinline__ void load(int round) {
-    if (wanted_ && round < block_.rounds) {
+    if (round < block_.rounds) {
       auto& smem = block_.smem;
       const int rows = block_.end - block_.begin - round * Tiling::kRows;
       if (tensor_ == kV) {
@@ -114,7 +113,6 @@ class RowLoader {
 
   const Block<Tiling>& block_;
   const int tensor_, thread_;
-  bool wanted_;
   const T* source_;  // the thread's first element of the next round
   int64_t stride_;
   int columns_;

@@ -15,7 +15,6 @@
 
 namespace attn::chunked_gla {
 
-constexpr float kLog2e = 1.4426950408889634f;
 // The largest exponent of a factor of the scores, to base 2: factors from 2^-64 to 2^64 keep the
 // products of sensible inputs inside the range of a float.
 constexpr float kMildest = 64;
@@ -130,9 +129,8 @@ __device__ __forceinline__ void load_rows(float2 (&x)[kTiles][2], const float* s
   }
 }
 
-// One preparing warp: it owns a slab of columns of one sub-chunk of every round. Without kOutputs
-// only the state is wanted, and q is not read.
-template <class Tiling, bool kOutputs>
+// One preparing warp: it owns a slab of columns of one sub-chunk of every round.
+template <class Tiling>
 class PreparingWarp {
   using T = typename Tiling::T;
   static constexpr int kTiles = Tiling::kSlab / 8;
@@ -146,18 +144,11 @@ class PreparingWarp {
         slab_((threadIdx.x / kWarp - Tiling::kStateWarps) % Tiling::kSlabs),
         column_(slab_ * Tiling::kSlab),
         scale_(block.x.scale * kUncut),
-        rows_(block, threadIdx.x - Tiling::kStateWarps * kWarp, kOutputs) {}
+        rows_(block, threadIdx.x - Tiling::kStateWarps * kWarp) {}
 
   // [doc:preparing_rounds]
   // In round r the packets of round r + 1 are prepared.
   __device__ __forceinline__ void run() {
-    if (block_.wants_log_decay()) {
-#pragma unroll
-      for (int i = 0; i < Tiling::kSlab / kWarp; ++i) {
-        block_.smem.log_decay[sub_][column_ + i * kWarp + lane_] = 0;
-      }
-      __syncwarp();  // zeroed before other lanes add to it
-    }
     for (int round = 0; round < Tiling::kSlots - 1; ++round) rows_.load(round);
 #pragma unroll 1
     for (int round = -1; round < block_.rounds; ++round) {
@@ -169,7 +160,6 @@ class PreparingWarp {
       rows_.load(round + Tiling::kSlots);
       if (round + 1 < block_.rounds && !prepare(round + 1)) prepare_strong(round + 1);
     }
-    if (block_.wants_log_decay()) store_log_decay();
   }
   // [/doc:preparing_rounds]
 
@@ -191,7 +181,7 @@ class PreparingWarp {
 
     // Read before anything is stored: the compiler could not know that the stores leave it alone.
     Pair<T> q_pairs[kTiles][2], k_pairs[kTiles][2];
-    if constexpr (kOutputs) load_rows(q_pairs, slab(kQ, round), kPitch);
+    load_rows(q_pairs, slab(kQ, round), kPitch);
     load_rows(k_pairs, slab(kK, round), kPitch);
     const GateSums<kTiles> sums = sum_gates<kTiles>(g, kPitch);
     // The first row has the largest x, -h. A NaN, from an infinite gate, is no mild one either.
@@ -224,22 +214,17 @@ class PreparingWarp {
       }
       const float2 k0 = to_floats(k_pairs[n][0]), k1 = to_floats(k_pairs[n][1]);
       float k[4] = {k0.x * grow[0], k0.y * grow[1], k1.x * grow[2], k1.y * grow[3]};
-      if constexpr (kOutputs) {
-        const float2 q0 = to_floats(q_pairs[n][0]), q1 = to_floats(q_pairs[n][1]);
-        float q[4] = {q0.x * decay[0], q0.y * decay[1], q1.x * decay[2], q1.y * decay[3]};
-        add_scores(scores, q, k);
+      const float2 q0 = to_floats(q_pairs[n][0]), q1 = to_floats(q_pairs[n][1]);
+      float q[4] = {q0.x * decay[0], q0.y * decay[1], q1.x * decay[2], q1.y * decay[3]};
+      add_scores(scores, q, k);
 #pragma unroll
-        for (int i = 0; i < 4; ++i) q[i] *= from_first[i % 2] * scale_;
-        store_q(packet, n, q);
-      } else {
-        add_log_decay(n, (sums.edges[n][0] + sums.edges[n][2]) * kLog2e,
-                      (sums.edges[n][1] + sums.edges[n][3]) * kLog2e);
-      }
+      for (int i = 0; i < 4; ++i) q[i] *= from_first[i % 2] * scale_;
+      store_q(packet, n, q);
 #pragma unroll
       for (int i = 0; i < 4; ++i) k[i] *= to_last[i % 2];
       store_k(packet, n, k);
     }
-    if constexpr (kOutputs) store_scores(packet, scores);
+    store_scores(packet, scores);
     return true;
   }
   // [/doc:prepare]
@@ -255,18 +240,16 @@ class PreparingWarp {
 #pragma unroll 1
     for (int n = 0; n < kTiles; ++n) {
       const int column = n * 8 + pair;
-      float q[4] = {}, k_own[4], k[4] = {}, decay[2] = {1, 1}, log_decay[2] = {};
+      float q[4] = {}, k_own[4], k[4] = {}, decay[2] = {1, 1};
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int offset = (row + half * 8) * kPitch + column;
         const float2 k_pair = to_floats(load_pair(k_rows + offset));
         k_own[2 * half] = k_pair.x;
         k_own[2 * half + 1] = k_pair.y;
-        if constexpr (kOutputs) {
-          const float2 q_pair = to_floats(load_pair(q_rows + offset));
-          q[2 * half] = q_pair.x;
-          q[2 * half + 1] = q_pair.y;
-        }
+        const float2 q_pair = to_floats(load_pair(q_rows + offset));
+        q[2 * half] = q_pair.x;
+        q[2 * half + 1] = q_pair.y;
       }
 #pragma unroll
       for (int i = 0; i < kSubChunk; ++i) {
@@ -279,7 +262,6 @@ class PreparingWarp {
         for (int j = 0; j < 2; ++j) {
           const float gate = exp2_approx(g[j]);
           decay[j] *= gate;
-          log_decay[j] += g[j];
           k[j] *= gate;
           k[2 + j] *= gate;
           if (mine) {
@@ -288,24 +270,18 @@ class PreparingWarp {
             q[own + j] *= decay[j] * scale_;
           }
         }
-        if constexpr (kOutputs) add_scores(scores[i % 2], q_row, k);
+        add_scores(scores[i % 2], q_row, k);
       }
       if (row == 0) store_decay(packet, n, decay[0], decay[1]);
-      if constexpr (kOutputs) {
-        store_q(packet, n, q);
-      } else {
-        add_log_decay(n, log_decay[0], log_decay[1]);
-      }
+      store_q(packet, n, q);
       store_k(packet, n, k);
     }
-    if constexpr (kOutputs) {
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
+    for (int half = 0; half < 2; ++half) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) scores[0][half][i] += scores[1][half][i];
-      }
-      store_scores(packet, scores[0]);
+      for (int i = 0; i < 4; ++i) scores[0][half][i] += scores[1][half][i];
     }
+    store_scores(packet, scores[0]);
   }
   // [/doc:prepare_strong]
 
@@ -389,29 +365,6 @@ class PreparingWarp {
     packet.scores[1][lane_] = {low[0], low[1], low[2], low[3]};
   }
   // [/doc:store_scores]
-
-  // The lanes of row 0 count.
-  __device__ __forceinline__ void add_log_decay(int n, float x0, float x1) {
-    if (block_.wants_log_decay() && lane_ < 4) {
-      float* sum = &block_.smem.log_decay[sub_][column_ + n * 8 + lane_ * 2];
-      sum[0] += x0;
-      sum[1] += x1;
-    }
-  }
-
-  // The sum over the sub-chunks of a round, which different warps have.
-  __device__ __forceinline__ void store_log_decay() const {
-    const auto& target = block_.segments.log_decay;
-    block_.meet();                          // the sums of all warps are there
-    if (sub_ > 0 || block_.m0 > 0) return;  // all tiles of columns have the same
-#pragma unroll
-    for (int i = 0; i < Tiling::kSlab / kWarp; ++i) {
-      const int e = column_ + i * kWarp + lane_;
-      float sum = 0;
-      for (int sub = 0; sub < Tiling::kSubChunks; ++sub) sum += block_.smem.log_decay[sub][e];
-      if (e < target.D) target.row(block_.b, block_.state_h, 0)[e] = sum;
-    }
-  }
 
   const Block<Tiling>& block_;
   const int lane_, sub_, slab_, column_;

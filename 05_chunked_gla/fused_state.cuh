@@ -5,8 +5,11 @@
 #include <cuda_runtime.h>
 
 #include "05_chunked_gla/fused_block.cuh"
+#include "common/ptx/exp2.cuh"
+#include "common/ptx/grid_dependency.cuh"
 #include "common/ptx/ldmatrix.cuh"
 #include "common/ptx/mma.cuh"
+#include "common/warp.cuh"
 
 namespace attn::chunked_gla {
 
@@ -63,7 +66,7 @@ __device__ __forceinline__ void load_a(ValueFragment<2>& v, const float* v_smem,
 }
 
 // One state warp: it owns kWarpColumns value columns of the state.
-template <class Tiling, bool kOutputs>
+template <class Tiling>
 class StateWarp {
   using T = typename Tiling::T;
   static constexpr int kTiles = Tiling::kWarpColumns / 16;
@@ -94,16 +97,16 @@ class StateWarp {
 
   // [doc:state_rounds]
   __device__ __forceinline__ void run(bool accumulate) {
-    load_state();
-    if constexpr (kOutputs) o_rows_ = output_rows(block_.begin);
+    o_rows_ = output_rows(block_.begin);
     block_.meet();  // nothing to take yet: the first packets are being prepared
-    if constexpr (kOutputs) block_.while_slabs_meet(0);
+    load_state();
+    block_.while_slabs_meet(0);
     const bool columns_whole =
         block_.aligned && !accumulate && m0_ + Tiling::kWarpColumns <= block_.x.v.D;
 #pragma unroll 1
     for (int round = 0; round < block_.rounds; ++round) {
       block_.meet();  // the packets of this round are whole
-      if constexpr (kOutputs) block_.while_slabs_meet(round + 1);
+      block_.while_slabs_meet(round + 1);
       const bool whole = columns_whole && block_.first_row(round + 1) <= block_.end;
       if (kWholeApart && whole) {
         take_round<true>(round, whole, accumulate);
@@ -112,7 +115,6 @@ class StateWarp {
       }
     }
     store_state();
-    if (block_.wants_log_decay()) block_.meet();  // for the preparing warps, which store it
   }
   // [/doc:state_rounds]
 
@@ -127,12 +129,10 @@ class StateWarp {
     for (int sub = 0; sub < Tiling::kSubChunks; ++sub) {
       float o[kOutputHalves][4];
       take(block_.smem.packets[round % 2][sub], values(round, sub), sub % 2, o);
-      if constexpr (kOutputs) {
-        if (kWhole || (!kWholeApart && whole)) {
-          store_whole(o);
-        } else {
-          store_some(o, block_.first_row(round) + sub * kSubChunk, accumulate);
-        }
+      if (kWhole || (!kWholeApart && whole)) {
+        store_whole(o);
+      } else {
+        store_some(o, block_.first_row(round) + sub * kSubChunk, accumulate);
       }
     }
   }
@@ -148,21 +148,19 @@ class StateWarp {
                                        float (&o)[kOutputHalves][4]) {
     ValueFragment<kValueParts> v[kTiles];
     float sums[kChains][kHalves][4] = {};
-    if constexpr (kOutputs) {
-      // scores v. Low parts are not multiplied with low parts.
+    // scores v. Low parts are not multiplied with low parts.
 #pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) load_b(v[tile], v_smem + tile * 16, kPitchV);
+    for (int tile = 0; tile < kTiles; ++tile) load_b(v[tile], v_smem + tile * 16, kPitchV);
 #pragma unroll
-      for (int i = 0; i < 2 / kParts; ++i) {
-        const uint4 fragment = packet.scores[kParts == 1 ? i : part_][lane_];
-        const uint32_t scores[4] = {fragment.x, fragment.y, fragment.z, fragment.w};
+    for (int i = 0; i < 2 / kParts; ++i) {
+      const uint4 fragment = packet.scores[kParts == 1 ? i : part_][lane_];
+      const uint32_t scores[4] = {fragment.x, fragment.y, fragment.z, fragment.w};
 #pragma unroll
-        for (int half = 0; half < kHalves; ++half) {
-          auto& sum = sums[i % kChains][half];
+      for (int half = 0; half < kHalves; ++half) {
+        auto& sum = sums[i % kChains][half];
 #pragma unroll
-          for (int part = 0; part < (i == 0 ? kValueParts : 1); ++part) {
-            mma_m16n8k16(sum, scores, v[half / 2].b[part][half % 2], sum);
-          }
+        for (int part = 0; part < (i == 0 ? kValueParts : 1); ++part) {
+          mma_m16n8k16(sum, scores, v[half / 2].b[part][half % 2], sum);
         }
       }
     }
@@ -180,15 +178,13 @@ class StateWarp {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         // q S: the accumulators of S are B operands as they are.
-        if constexpr (kOutputs) {
-          const uint4 fragment = q_smem[n + i][lane_];
-          const uint32_t q[4] = {fragment.x, fragment.y, fragment.z, fragment.w};
+        const uint4 fragment = q_smem[n + i][lane_];
+        const uint32_t q[4] = {fragment.x, fragment.y, fragment.z, fragment.w};
 #pragma unroll
-          for (int half = 0; half < kHalves; ++half) {
-            const float* s = &S_[half / 2][n + i][half % 2 * 2];
-            auto& sum = sums[i % kChains][half];
-            mma_m16n8k8_tf32(sum, q, {__float_as_uint(s[0]), __float_as_uint(s[1])}, sum);
-          }
+        for (int half = 0; half < kHalves; ++half) {
+          const float* s = &S_[half / 2][n + i][half % 2 * 2];
+          auto& sum = sums[i % kChains][half];
+          mma_m16n8k8_tf32(sum, q, {__float_as_uint(s[0]), __float_as_uint(s[1])}, sum);
         }
         const float2 decay = i == 0 ? float2{decays.x, decays.y} : float2{decays.z, decays.w};
 #pragma unroll
@@ -222,7 +218,7 @@ class StateWarp {
         for (int i = 0; i < 4; ++i) sums[0][half][i] += sums[chain][half][i];
       }
     }
-    if constexpr (kOutputs) share_outputs(sums[0], buffer, o);
+    share_outputs(sums[0], buffer, o);
   }
   // [/doc:take]
 
@@ -300,7 +296,7 @@ class StateWarp {
   __device__ __forceinline__ void visit_state(const TensorView<U>& state, Visit&& visit) {
     const int e0 = part_ * kE + lane_ % 4 * 2, m0 = m0_ + lane_ / 4;
     const int E = static_cast<int>(state.L) - e0, M = static_cast<int>(state.D) - m0;
-    U* row = state.row(block_.b, block_.state_h, e0) + m0;
+    U* row = state.row(block_.b, block_.h, e0) + m0;
 #pragma unroll
     for (int n = 0; n < kE / 8; ++n) {
 #pragma unroll
@@ -315,22 +311,61 @@ class StateWarp {
     }
   }
 
+  // [doc:load_state]
+  // The state before the block's segment: the initial state, through the segments before; or what
+  // is left of these, where they are so long that it is forgotten.
   __device__ __forceinline__ void load_state() {
-#pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
+    if (block_.segment > 0) grid_dependency_wait();  // what the segments add is written
+    const int first = first_remembered();
+    const auto& initial = block_.x.initial_state;
+    if (first == 0 && initial.data != nullptr) {
+      visit_state(initial, [](float& S, float x) { S = x; });
+    }
+#pragma unroll 1
+    for (int segment = first; segment < block_.segment; ++segment) {
+      const float* log_decay = block_.segments.log_decay_of(block_.head(), segment) + part_ * kE;
 #pragma unroll
       for (int n = 0; n < kE / 8; ++n) {
+        // So many loads are on their way together: there are no registers for all.
+        if (n % 4 == 0 && part_ * kE + n * 8 >= block_.x.k.D) break;
+        const float2 log_d = load_pair(log_decay + n * 8 + lane_ % 4 * 2);
+        const float2 d = {exp2_approx(log_d.x), exp2_approx(log_d.y)};
 #pragma unroll
-        for (int i = 0; i < 4; ++i) S_[tile][n][i] = 0;
+        for (int tile = 0; tile < kTiles; ++tile) {
+          const float4 added = block_.segments.added_at(block_.head(), segment, m0_ / 16 + tile,
+                                                        part_ * (kE / 8) + n, lane_);
+          float(&S)[4] = S_[tile][n];
+          S[0] = S[0] * d.x + added.x;
+          S[1] = S[1] * d.y + added.y;
+          S[2] = S[2] * d.x + added.z;
+          S[3] = S[3] * d.y + added.w;
+        }
       }
     }
-    const auto& initial = block_.x.initial_state;
-    if (initial.data != nullptr) visit_state(initial, [](float& S, float x) { S = x; });
   }
+
+  // The latest segment before the block's from which on every column decays to nothing; else 0.
+  __device__ __forceinline__ int first_remembered() const {
+    float log_decay[Tiling::kE / kWarp] = {};
+    int segment = block_.segment - 1;
+    for (; segment > 0; --segment) {
+      const float* of_segment = block_.segments.log_decay_of(block_.head(), segment);
+      bool forgotten = true;
+#pragma unroll
+      for (int i = 0; i < Tiling::kE / kWarp; ++i) {
+        log_decay[i] += of_segment[i * kWarp + lane_];
+        forgotten = forgotten && exp2_approx(log_decay[i]) == 0;
+      }
+      if (__all_sync(kFullWarp, forgotten)) break;
+    }
+    return segment > 0 ? segment : 0;
+  }
+  // [/doc:load_state]
 
   __device__ __forceinline__ void store_state() {
     const auto& final = block_.x.final_state;
-    if (final.data != nullptr) visit_state(final, [](float S, float& x) { x = S; });
+    if (final.data == nullptr || block_.end < block_.x.k.L) return;
+    visit_state(final, [](float S, float& x) { x = S; });
   }
 
   const Block<Tiling>& block_;
@@ -339,7 +374,7 @@ class StateWarp {
   const int o_m0_;         // the first whose outputs the warp stores
   T* o_rows_;              // where the lane's outputs of the next sub-chunk go
   // The state transposed, [value columns][rows], as accumulator fragments.
-  float S_[kTiles][kE / 8][4];
+  float S_[kTiles][kE / 8][4] = {};
 };
 
 }  // namespace attn::chunked_gla

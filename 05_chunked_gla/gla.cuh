@@ -7,13 +7,18 @@
 namespace attn::chunked_gla {
 
 // [doc:pick]
-// Whether segments walked at the same time are faster. They cost nearly two walks, each of a
-// segment, and three launches. Two of them are no gain up to E = 64, where the fused kernel gives a
-// head two blocks if heads are few: with 64 heads of E = M = 64, on an H200 in bf16, 1.35 times as
-// slow at L = 1024. With eight segments, 16 heads of E = M = 128, they are 1.04 times as slow there
-// and 1.55 times as fast at 2048.
+// Whether segments walked at the same time are faster, by what was measured on an H200 in bf16.
 inline bool prefers_chunk_parallel(int64_t heads, int64_t L, int64_t E, int64_t M) {
-  return segments_to_fill(heads, E, M) >= (E <= 64 ? 3 : 2) && L >= 2048;
+  const Segments segments = cut(heads, L, E, M);
+  if (segments.count == 1) return false;
+  // Where the other segments take turns, there is at most a quarter of the time to gain, and it
+  // takes a long sequence to earn the launch before.
+  if (segments.first_rows > segments.rows) {
+    return E > 64 && L >= 8192 && segments.first_rows <= 3 * segments.rows;
+  }
+  // Up to E = 64 the fused kernel gives a head two blocks if heads are few.
+  if (segments.count == 2) return L >= (E <= 64 ? 4096 : 1024);
+  return L >= (E <= 64 ? 1024 : 512);
 }
 // [/doc:pick]
 

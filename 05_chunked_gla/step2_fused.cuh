@@ -47,20 +47,20 @@
 namespace attn::chunked_gla {
 
 // [doc:kernel]
-// kOutputs: else only the final state is wanted, and q and o are not looked at. accumulate: outputs
-// are added to o.
-template <class Tiling, bool kOutputs>
+// accumulate: outputs are added to o.
+template <class Tiling>
 __global__ void __launch_bounds__(Tiling::kThreads, Tiling::kBlocks)
     fused_kernel(GlaOperands<typename Tiling::T> x, Segments segments, int column_tiles,
                  bool aligned, bool accumulate) {
   // In 32 bits: a grid has no more blocks, and a division of 64 would keep the first loads waiting.
   const int index = blockIdx.x, H = static_cast<int>(x.k.H);
   const int tile = index % column_tiles;
-  const int segment = index / column_tiles % segments.count;
-  const int head = index / column_tiles / segments.count;
+  // First segments first: they have nothing to wait for.
+  const int heads = static_cast<int>(x.k.B) * H, head = index / column_tiles % heads;
+  const int segment = index / column_tiles / heads;
   const int64_t b = head / H, h = head % H;
-  const int L = static_cast<int>(x.k.L), begin = segment * segments.rows;
-  const int end = L - begin > segments.rows ? begin + segments.rows : L;
+  const int begin = segments.begin(segment);
+  const int end = segment < segments.count - 1 ? segments.begin(segment + 1) : int(x.k.L);
   const Block<Tiling> block = {
       .x = x,
       .segments = segments,
@@ -68,16 +68,16 @@ __global__ void __launch_bounds__(Tiling::kThreads, Tiling::kBlocks)
       .aligned = aligned,
       .b = b,
       .h = h,
-      .state_h = h * segments.count + segment,
+      .segment = segment,
       .m0 = tile * Tiling::kM,
       .begin = begin,
       .end = end,
       .rounds = (end - begin + Tiling::kRows - 1) / Tiling::kRows,
   };
   if (threadIdx.x / kWarp < Tiling::kStateWarps) {
-    StateWarp<Tiling, kOutputs>(block).run(accumulate);
+    StateWarp<Tiling>(block).run(accumulate);
   } else {
-    PreparingWarp<Tiling, kOutputs>(block).run();
+    PreparingWarp<Tiling>(block).run();
   }
 }
 // [/doc:kernel]
@@ -85,18 +85,20 @@ __global__ void __launch_bounds__(Tiling::kThreads, Tiling::kBlocks)
 template <class Tiling>
 void launch_fused(const GlaOperands<typename Tiling::T>& x, const Segments& segments,
                   bool accumulate, cudaStream_t stream) {
-  const bool outputs = x.o.data != nullptr;
-  const bool aligned = rows_are_16_bytes(x.k) && rows_are_16_bytes(x.v) && rows_are_16_bytes(x.g) &&
-                       (!outputs || (rows_are_16_bytes(x.q) && rows_are_16_bytes(x.o)));
+  const bool aligned = rows_are_16_bytes(x.q) && rows_are_16_bytes(x.k) && rows_are_16_bytes(x.v) &&
+                       rows_are_16_bytes(x.g) && rows_are_16_bytes(x.o);
   const int column_tiles = (x.v.D + Tiling::kM - 1) / Tiling::kM;
-  const LaunchConfig config(x.k.B * x.k.H * segments.count * column_tiles, Tiling::kThreads,
-                            dynamic_shared_bytes<SharedStorage<Tiling>>(), stream);
-  const auto kernel = outputs ? fused_kernel<Tiling, true> : fused_kernel<Tiling, false>;
-  launch(config, kernel, x, segments, column_tiles, aligned, accumulate);
+  LaunchConfig config(x.k.B * x.k.H * segments.count * column_tiles, Tiling::kThreads,
+                      dynamic_shared_bytes<SharedStorage<Tiling>>(), stream);
+  // It follows one that writes what the segments add, and waits for that itself.
+  config.overlapping = segments.count > 1 && !accumulate;
+  launch(config, fused_kernel<Tiling>, x, segments, column_tiles, aligned, accumulate);
 }
 
-// How many value columns a block takes.
-inline int64_t column_tile(int64_t E) { return E > 64 && E <= 128 ? 128 : 64; }
+// The rows of the state that a block holds at a head size of E, and its columns at the most. (A
+// sanitizer learns nothing new from the tilings between.)
+inline int64_t row_tile(int64_t E) { return E <= 64 ? 64 : !kSanitized && E <= 128 ? 128 : 256; }
+inline int64_t column_tile(int64_t E) { return row_tile(E) == 128 ? 128 : 64; }
 
 // Columns [first, first + size) of a view, or as many of them as there are.
 template <class T>
@@ -131,13 +133,13 @@ void fused_segments(const GlaOperands<T>& x, const Segments& segments, cudaStrea
   if constexpr (kFloat) {
     if (E <= 64) return run(Tiling<T, 64, 16, 4, 1, 2, 3, 32, 1>());
     if constexpr (!kSanitized) {
-      if (E <= 128) return run(Tiling<T, 128, 32, 4, 1, 1, 3, 32, 1>());
+      if (row_tile(E) == 128) return run(Tiling<T, 128, 32, 4, 1, 1, 3, 32, 1>());
     }
   } else {
     if (E <= 64 && (kSanitized || alone(32))) return run(Tiling<T, 64, 16, 2, 2, 4, 3, 64, 1>());
     if constexpr (!kSanitized) {
       if (E <= 64 && alone(64)) return run(Tiling<T, 64, 32, 2, 2, 4, 3, 64, 1>());
-      if (E > 64 && E <= 128) return run(Tiling<T, 128, 32, 4, 1, 2, 3, 64, 1>());
+      if (row_tile(E) == 128) return run(Tiling<T, 128, 32, 4, 1, 2, 3, 64, 1>());
       if (E <= 64) return run(Tiling<T, 64, 32, 2, 1, 2, 3, 32, 2>());
     }
   }
@@ -151,7 +153,10 @@ void fused_segments(const GlaOperands<T>& x, const Segments& segments, cudaStrea
     part.initial_state = state_rows(x.initial_state, e, kE);
     part.final_state = state_rows(x.final_state, e, kE);
     Segments part_segments = segments;
-    part_segments.log_decay = columns(segments.log_decay, e, kE);
+    if (segments.count > 1) {
+      part_segments.added += e / 8 * kWarp;
+      part_segments.log_decay += e;
+    }
     launch_fused<Tiling<T, kE, 16, 4, 1, 1, 2, 64, 1>>(part, part_segments, e > 0, stream);
   }
 }
@@ -167,7 +172,7 @@ extern template void fused_segments(const GlaOperands<__nv_bfloat16>&, const Seg
 template <class T>
 void fused_gla(const GlaOperands<T>& x, cudaStream_t stream = 0) {
   check_gla(x);
-  fused_segments(x, {.count = 1, .rows = static_cast<int>(x.k.L)}, stream);
+  fused_segments(x, one_segment(x.k.L), stream);
 }
 
 }  // namespace attn::chunked_gla

@@ -3,109 +3,84 @@
 // The idea: with few heads, the fused kernel leaves multiprocessors idle. What segments need of each
 // other is the state they begin with, and the state after a segment is
 //
-//   (what the segment adds, begun at zero) + (what it decays by) * (the state it began with),
+//   (what the segment adds, begun at zero) + (what it decays by) * (the state it began with).
 //
-// so that three kernels do it: what each segment adds, all at the same time (the fused kernel
-// without outputs); a scan over the segments; and the fused kernel on every segment from its state.
+// What a segment adds takes no recurrence, and no outputs: segment_states.cuh has a kernel for it,
+// which takes half to two thirds of the time of the walk, and much less where gates let it end
+// early. Then the fused kernel walks all segments, each from the state that it puts together from
+// the segments before.
 //
-// Who computes what: in the scan a thread owns one element of the state of one head, and goes
-// through the segments. The other two are step 2's.
+// Who computes what: the two launches overlap. A first segment waits for nothing, and its blocks
+// begin as soon as there is a multiprocessor for them; the others wait for the kernel before.
 //
-// What memory moves: k, v and g twice, q and o once, 8 bytes of state per element and segment. This
-// is the literature's way to recompute: keeping the state of every 64 rows instead would write and
-// read 2 E M / 64 floats per row, for E = M = 128 in bf16 2.7 times as much as reading k, v and g
-// again.
+// What memory moves: q and o once, k, g and v twice at the most, 4 bytes per element of the state and
+// segment, and as much for each later segment that remembers it. This is the literature's way to
+// recompute: keeping the state of every 64 rows instead would write and read 2 E M / 64 floats per
+// row, for E = M = 128 in bf16 2.7 times as much as reading k, v and g again.
 //
-// What limits it: the same latency as in step 2, now twice: up to a half of what the segments gain.
+// What limits it: the same latency as in step 2, over a shorter walk; and with few segments that the
+// later ones wait for what the first ones add. 64 heads of E = M = 64 are not faster in two segments
+// than in one until L = 4096.
 #pragma once
 
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "05_chunked_gla/operands.cuh"
+#include "05_chunked_gla/segment_states.cuh"
+#include "05_chunked_gla/segments.cuh"
 #include "05_chunked_gla/step2_fused.cuh"
 #include "common/device.hpp"
-#include "common/launch.cuh"
-#include "common/ptx/exp2.cuh"
 #include "common/stream_buffer.hpp"
 
 namespace attn::chunked_gla {
 
-constexpr int kScanThreads = 256;
+inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// [doc:scan]
-// From the state that each segment adds to the state that each segment begins with.
-inline __global__ void __launch_bounds__(kScanThreads)
-    scan_segments_kernel(TensorView<float> states,               // [B, H * count, E, M], in place
-                         TensorView<const float> log_decay,      // [B, H * count, 1, E]
-                         TensorView<const float> initial_state,  // [B, H, E, M], or null
-                         TensorView<float> final_state,          // [B, H, E, M], or null
-                         int blocks_per_head, int count) {
-  const int head = blockIdx.x / blocks_per_head, heads = static_cast<int>(states.H) / count;
-  const int b = head / heads, h = head % heads;
-  const int i = blockIdx.x % blocks_per_head * kScanThreads + threadIdx.x;
-  const int M = static_cast<int>(states.D), e = i / M, m = i % M;
-  if (e >= states.L) return;
-  float S = initial_state.data == nullptr ? 0 : initial_state.row(b, h, e)[m];
-  // A few segments at a time, so that their loads are on their way together.
-  constexpr int kAhead = 4;
-  for (int first = h * count; first < (h + 1) * count; first += kAhead) {
-    float added[kAhead] = {}, decay[kAhead] = {};
-#pragma unroll
-    for (int j = 0; j < kAhead; ++j) {
-      if (first + j >= (h + 1) * count) break;
-      added[j] = states.row(b, first + j, e)[m];
-      decay[j] = exp2_approx(log_decay.row(b, first + j, 0)[e]);
-    }
-#pragma unroll
-    for (int j = 0; j < kAhead; ++j) {
-      if (first + j >= (h + 1) * count) break;
-      states.row(b, first + j, e)[m] = S;
-      S = S * decay[j] + added[j];
-    }
-  }
-  if (final_state.data != nullptr) final_state.row(b, h, e)[m] = S;
+// [doc:cut]
+// Segments that fill the multiprocessors, one block each. Where there are not even two blocks for
+// each, the first segment of a head has a multiprocessor to itself, and the others are walked one
+// after another by those that are left over, while it is.
+inline Segments cut(int64_t heads, int64_t L, int64_t E, int64_t M) {
+  const int64_t blocks = heads * ceil_div(M, column_tile(E)), all = multiprocessors();
+  if (blocks >= all) return one_segment(L);
+  const int64_t others = std::max<int64_t>(1, all / blocks - 1);
+  const int64_t in_turn = ceil_div(others * blocks, all - blocks);
+  // A segment takes its time for its rows, and for each segment before it that is not forgotten as
+  // much as for some five rows: the sum is the least where there are as many of both.
+  const int64_t least_rows = static_cast<int64_t>(std::sqrt(5.0 * L));
+  const int64_t wanted_rows = std::max(ceil_div(L, others + in_turn), least_rows);
+  const int64_t rows = ceil_div(wanted_rows, kSegmentRows) * kSegmentRows, first = in_turn * rows;
+  if (L <= first) return one_segment(L);
+  return {.count = static_cast<int>(1 + ceil_div(L - first, rows)),
+          .first_rows = static_cast<int>(first),
+          .rows = static_cast<int>(rows)};
 }
-// [/doc:scan]
-
-// How many segments fill the multiprocessors, one block each.
-inline int64_t segments_to_fill(int64_t heads, int64_t E, int64_t M) {
-  const int64_t blocks = heads * ((M + column_tile(E) - 1) / column_tile(E));
-  return std::max<int64_t>(1, multiprocessors() / blocks);
-}
+// [/doc:cut]
 
 // [doc:chunk_parallel]
 // As fused_gla. Throws CudaError also when there is no memory for the states of the segments.
 template <class T>
 void chunk_parallel_gla(const GlaOperands<T>& x, cudaStream_t stream = 0) {
   check_gla(x);
-  const int64_t B = x.q.B, H = x.q.H, E = x.q.D, M = x.v.D;
-  constexpr int64_t kWholeRounds = 64;  // the most rows that a tiling has in a round
-  const int64_t wanted = segments_to_fill(B * H, E, M);
-  const int64_t rows = (x.q.L + wanted * kWholeRounds - 1) / (wanted * kWholeRounds) * kWholeRounds;
-  const int64_t count = (x.q.L + rows - 1) / rows;
+  const int64_t heads = x.q.B * x.q.H, E = x.q.D, M = x.v.D;
+  Segments segments = cut(heads, x.q.L, E, M);
+  // A head's last segment may end before its first one begins, which would then find a state that
+  // is kept in place to be the new one.
+  const bool in_place = x.final_state.data != nullptr && x.final_state.data == x.initial_state.data;
+  if (segments.count == 1 || in_place) return fused_gla(x, stream);
 
-  StreamBuffer<float> state_memory(B * H * count * E * M, stream);
-  StreamBuffer<float> decay_memory(B * H * count * E, stream);
-  const auto states = dense_view(state_memory.data(), B, H * count, E, M, Layout::BHLD);
-  const auto log_decay = dense_view(decay_memory.data(), B, H * count, 1, E, Layout::BHLD);
-  const Segments segments = {static_cast<int>(count), static_cast<int>(rows)};
-
-  GlaOperands<T> sums = x;
-  sums.o.data = nullptr;
-  sums.initial_state = {};
-  sums.final_state = states;
-  fused_segments(sums, {segments.count, segments.rows, log_decay}, stream);
-
-  const int blocks_per_head = static_cast<int>((E * M + kScanThreads - 1) / kScanThreads);
-  launch({B * H * blocks_per_head, kScanThreads, 0, stream}, scan_segments_kernel, states,
-         log_decay, x.initial_state, x.final_state, blocks_per_head, segments.count);
-
-  GlaOperands<T> whole = x;
-  whole.initial_state = states;
-  whole.final_state = {};
-  fused_segments(whole, segments, stream);
+  segments.e_tiles = static_cast<int>(ceil_div(E, row_tile(E)) * row_tile(E) / 8);
+  segments.m_tiles = static_cast<int>(ceil_div(M, sum_tile(E)) * sum_tile(E) / 16);
+  const int64_t states = heads * (segments.count - 1);
+  StreamBuffer<float4> added(states * segments.m_tiles * segments.e_tiles * kWarp, stream);
+  StreamBuffer<float> log_decay(states * segments.e_tiles * 8, stream);
+  segments.added = added.data();
+  segments.log_decay = log_decay.data();
+  segment_states(x, segments, stream);
+  fused_segments(x, segments, stream);
 }
 // [/doc:chunk_parallel]
 
