@@ -69,7 +69,7 @@ def bar_label(result, everything):
     stage = results_module.home_stage(result.kernel, everything)
     if result.kernel == stage:
         return kernel_label(stage)
-    home = stage if stage in results_module.PEERS else stage[:2]
+    home = results_module.PEERS.get(stage, stage[:2])
     return f"{home} {kernel_label(result.kernel)}"
 
 

@@ -33,8 +33,9 @@ class Shape:
 
 # The operator that stages 02 to 05 share.
 CAUSAL_PRODUCT = "causal product"
-# The "stages" of results that are not ours: the libraries that scripts/peers.py times.
-PEERS = ("PyTorch", "flash-linear-attention")
+# The "stages" of results that are not ours, the libraries that scripts/peers.py times; and what they
+# are called on a chart.
+PEERS = {"PyTorch": "PyTorch", "flash-linear-attention": "FLA"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
