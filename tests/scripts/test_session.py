@@ -87,6 +87,14 @@ class Session(unittest.TestCase):
             self.assertIn(call, called)
         self.assertNotIn("04_double_buffer --dtype bf16 --verify-only", called)
 
+    def test_the_jitter_build_is_verified_and_is_no_example(self):
+        for name in ("07_flash", "07_flash_jitter"):
+            self.program(f"build/07_flash/{name}", DRIVER.format(stage=name, bf16="yes"))
+        status, out, called = self.run_session("--stage", "07_flash", "verify")
+        self.assertEqual(status, 0, out)
+        jitter = [call for call in called if call.startswith("07_flash_jitter")]
+        self.assertEqual(jitter, ["07_flash_jitter --kernel hopper --dtype bf16 --verify-only"])
+
     def test_a_failure_is_named_and_the_rest_runs(self):
         self.program("build/03_shared_mem/03_shared_mem", "#!/bin/sh\nexit 1\n")
         status, out, called = self.run_session("verify")
@@ -102,11 +110,12 @@ class Session(unittest.TestCase):
         self.assertEqual(len(gla), 7)
         self.assertEqual(
             gla[1],
-            "05_chunked_gla --dtype bf16 --inputs strong --shape 8,32,4096,64,64 "
-            f"--results {results}",
+            "05_chunked_gla --dtype bf16 --inputs strong --benchmark_min_time=0.3s "
+            f"--shape 8,32,4096,64,64 --results {results}",
         )
         # Like for like: one shape at which stages 03 to 05 all are timed.
-        self.assertIn("--inputs ungated --shape 16,8,4096,64,64", gla[5])
+        self.assertIn("--dtype f32 --inputs ungated", gla[5])
+        self.assertIn("--shape 16,8,4096,64,64", gla[5])
         for stage in ("03", "04"):
             self.assertTrue(any(c.startswith(stage) and "16,8,4096,64,64" in c for c in called))
 
@@ -114,7 +123,8 @@ class Session(unittest.TestCase):
         _, out, called = self.run_session("sweep")
         self.assertEqual([call[:2] for call in called], ["04", "05", "05"], out)
         self.assertIn(" --shape 16,8,131072,64,64 --results ", called[0])
-        self.assertIn("--dtype bf16 --shape 8,8,2048,64,64 --shape 8,8,4096,64,64 ", called[1])
+        self.assertIn("--dtype bf16 ", called[1])
+        self.assertIn(" --shape 8,8,2048,64,64 --shape 8,8,4096,64,64 ", called[1])
         self.assertIn(" --shape 8,8,262144,64,64 --results ", called[1])
 
     def test_the_lab(self):
