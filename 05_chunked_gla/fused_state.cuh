@@ -5,6 +5,7 @@
 #include <cuda_runtime.h>
 
 #include "05_chunked_gla/fused_block.cuh"
+#include "common/mma_operands.cuh"
 #include "common/ptx/exp2.cuh"
 #include "common/ptx/grid_dependency.cuh"
 #include "common/ptx/ldmatrix.cuh"
@@ -22,48 +23,6 @@ struct ValueFragment {
   uint32_t b[kParts][2][2];
   uint32_t a[kParts][4];
 };
-
-__device__ __forceinline__ void load_b(ValueFragment<1>& v, const __nv_bfloat16* v_smem,
-                                       int pitch) {
-  const int lane = threadIdx.x % kWarp;
-  uint32_t b[4];
-  ldmatrix_trans(b, v_smem + lane % 16 * pitch + lane / 16 * 8);
-#pragma unroll
-  for (int i = 0; i < 4; ++i) v.b[0][i / 2][i % 2] = b[i];
-}
-__device__ __forceinline__ void load_a(ValueFragment<1>& v, const __nv_bfloat16* v_smem,
-                                       int pitch) {
-  const int lane = threadIdx.x % kWarp;
-  ldmatrix_trans(v.a[0], v_smem + (lane % 8 + lane / 16 * 8) * pitch + lane / 8 % 2 * 8);
-}
-
-// Calls store(half, i, high, low) for two rows of a column of each half, from row
-// 2 (lane % 4) + 8 i on.
-template <class Store>
-__device__ __forceinline__ void split_values(const float* v_smem, int pitch, Store&& store) {
-  const int lane = threadIdx.x % kWarp;
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const float* x = v_smem + (lane % 4 * 2 + i * 8) * pitch + lane / 4 + half * 8;
-      const uint32_t high = pack_high(x[0], x[pitch]);
-      store(half, i, high, pack_low(x[0], x[pitch], high));
-    }
-  }
-}
-__device__ __forceinline__ void load_b(ValueFragment<2>& v, const float* v_smem, int pitch) {
-  split_values(v_smem, pitch, [&](int half, int i, uint32_t high, uint32_t low) {
-    v.b[0][half][i] = high;
-    v.b[1][half][i] = low;
-  });
-}
-__device__ __forceinline__ void load_a(ValueFragment<2>& v, const float* v_smem, int pitch) {
-  split_values(v_smem, pitch, [&](int half, int i, uint32_t high, uint32_t low) {
-    v.a[0][2 * i + half] = high;
-    v.a[1][2 * i + half] = low;
-  });
-}
 
 // One state warp: it owns kWarpColumns value columns of the state.
 template <class Tiling>
@@ -150,7 +109,7 @@ class StateWarp {
     float sums[kChains][kHalves][4] = {};
     // scores v. Low parts are not multiplied with low parts.
 #pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) load_b(v[tile], v_smem + tile * 16, kPitchV);
+    for (int tile = 0; tile < kTiles; ++tile) load_values_b(v[tile].b, v_smem + tile * 16, kPitchV);
 #pragma unroll
     for (int i = 0; i < 2 / kParts; ++i) {
       const uint4 fragment = packet.scores[kParts == 1 ? i : part_][lane_];
@@ -165,7 +124,7 @@ class StateWarp {
       }
     }
 #pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) load_a(v[tile], v_smem + tile * 16, kPitchV);
+    for (int tile = 0; tile < kTiles; ++tile) load_values_a(v[tile].a, v_smem + tile * 16, kPitchV);
 
     // 16 columns of q and k after the other: while one's products wait for their turn in the sums
     // of outputs, or for the state to be decayed, those of the other run.

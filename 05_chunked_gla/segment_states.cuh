@@ -35,6 +35,7 @@
 #include "05_chunked_gla/operands.cuh"
 #include "05_chunked_gla/segments.cuh"
 #include "common/launch.cuh"
+#include "common/mma_operands.cuh"
 #include "common/ptx/cp_async.cuh"
 #include "common/ptx/exp2.cuh"
 #include "common/ptx/grid_dependency.cuh"
@@ -212,10 +213,8 @@ class SegmentSum {
     }
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
-      Pair<T> values[4];
-      load_transposed(values, v_smem + group_ * kSubChunk * kPitchV + tile * 16, kPitchV);
       uint32_t v[kParts][4];
-      split(v, values);
+      load_values_a(v, v_smem + group_ * kSubChunk * kPitchV + tile * 16, kPitchV);
       float(&S)[2][4] = S_[tile];
       // Low parts are not multiplied with low parts.
 #pragma unroll

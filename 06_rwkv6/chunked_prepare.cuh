@@ -7,6 +7,7 @@
 
 #include "06_rwkv6/chunked_block.cuh"
 #include "06_rwkv6/chunked_load.cuh"
+#include "common/mma_operands.cuh"
 #include "common/ptx/cp_async.cuh"
 #include "common/ptx/exp2.cuh"
 #include "common/ptx/ldmatrix.cuh"
@@ -95,33 +96,6 @@ __device__ __forceinline__ DecaySums<kTiles> sum_decays(const float* w_smem, int
     }
   }
   return sums;
-}
-
-// Rows row and row + 8 of a slab, columns 2t and 2t + 1 of every eight.
-template <int kTiles>
-__device__ __forceinline__ void load_rows(uint32_t (&x)[kTiles][2], const __nv_bfloat16* smem,
-                                          int pitch) {
-  const int lane = threadIdx.x % kWarp;
-#pragma unroll
-  for (int n = 0; n < kTiles; n += 2) {
-    uint32_t pairs[4];
-    ldmatrix(pairs, smem + lane % 16 * pitch + lane / 16 * 8 + n * 8);
-    x[n][0] = pairs[0];
-    x[n][1] = pairs[1];
-    x[n + 1][0] = pairs[2];
-    x[n + 1][1] = pairs[3];
-  }
-}
-template <int kTiles>
-__device__ __forceinline__ void load_rows(float2 (&x)[kTiles][2], const float* smem, int pitch) {
-  const int lane = threadIdx.x % kWarp;
-#pragma unroll
-  for (int n = 0; n < kTiles; ++n) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      x[n][i] = load_pair(smem + (lane / 4 + i * 8) * pitch + n * 8 + lane % 4 * 2);
-    }
-  }
 }
 
 // One preparing warp: it owns a slab of columns of one sub-chunk of every round.

@@ -5,7 +5,7 @@
 #include <cuda_runtime.h>
 
 #include "06_rwkv6/chunked_block.cuh"
-#include "06_rwkv6/chunked_values.cuh"
+#include "common/mma_operands.cuh"
 #include "common/ptx/exp2.cuh"
 #include "common/ptx/grid_dependency.cuh"
 #include "common/ptx/ldmatrix.cuh"

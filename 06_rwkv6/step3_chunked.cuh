@@ -99,22 +99,6 @@ void launch_chunked(const Rwkv6Operands<typename Tiling::T>& x, const Segments& 
 inline int64_t row_tile(int64_t E) { return E <= 64 ? 64 : !kSanitized && E <= 128 ? 128 : 256; }
 inline int64_t column_tile(int64_t E) { return row_tile(E) == 128 ? 128 : 64; }
 
-// Columns [first, first + size) of a view, or as many of them as there are.
-template <class T>
-TensorView<T> columns(TensorView<T> x, int64_t first, int64_t size) {
-  if (x.data != nullptr) x.data += first;
-  x.D = x.D - first < size ? x.D - first : size;
-  return x;
-}
-
-// The same of the rows of a state.
-template <class T>
-TensorView<T> state_rows(TensorView<T> S, int64_t first, int64_t size) {
-  if (S.data != nullptr) S.data = S.row(0, 0, first);
-  S.L = S.L - first < size ? S.L - first : size;
-  return S;
-}
-
 // [doc:tilings]
 // The tiling for E. A float has twice the rows in shared memory, so that one block fills a
 // multiprocessor.

@@ -57,6 +57,22 @@ TensorView<T> rows(TensorView<T> x, int64_t first, int64_t last) {
   return x;
 }
 
+// Columns [first, first + size) of a view, or as many of them as there are.
+template <class T>
+TensorView<T> columns(TensorView<T> x, int64_t first, int64_t size) {
+  if (x.data != nullptr) x.data += first;
+  x.D = x.D - first < size ? x.D - first : size;
+  return x;
+}
+
+// The same of the rows of a state.
+template <class T>
+TensorView<T> state_rows(TensorView<T> S, int64_t first, int64_t size) {
+  if (S.data != nullptr) S.data = S.row(0, 0, first);
+  S.L = S.L - first < size ? S.L - first : size;
+  return S;
+}
+
 // How many elements 16 bytes hold, the most that a thread reads at once.
 template <class T>
 inline constexpr int kElementsPer16Bytes = 16 / sizeof(T);
