@@ -29,20 +29,22 @@ constexpr float kUncut = 1 + 2 * 3.52e-4f;
 
 // [doc:tiling]
 // How a block divides its head.
-template <class T_, int kE_, int kWarpColumns_, int kStateWarps_, int kSubChunks_, int kSlots_,
-          int kSlab_, int kBlocks_>
+template <class T_, int kE_, int kWarpColumns_, int kColumnWarps_, int kParts_, int kSubChunks_,
+          int kSlots_, int kSlab_, int kBlocks_>
 struct Tiling {
   using T = T_;
   static constexpr int kE = kE_;                      // head size of r and k, padded with zeros
   static constexpr int kWarpColumns = kWarpColumns_;  // value columns of one state warp
-  static constexpr int kStateWarps = kStateWarps_;
+  static constexpr int kColumnWarps = kColumnWarps_;  // state warps side by side
+  static constexpr int kParts = kParts_;              // of kE, each with state warps of its own
   static constexpr int kSubChunks = kSubChunks_;  // in a round, between two barriers of the block
   static constexpr int kSlots = kSlots_;          // buffers for the rows of a round
   static constexpr int kSlab = kSlab_;            // columns of r, k and w of one preparing warp
   static constexpr int kBlocks = kBlocks_;        // side by side on one multiprocessor
 
-  static constexpr int kM = kStateWarps * kWarpColumns;  // value columns of the block
-  static constexpr int kRows = kSubChunks * kSubChunk;   // of a round
+  static constexpr int kM = kColumnWarps * kWarpColumns;  // value columns of the block
+  static constexpr int kStateWarps = kParts * kColumnWarps;
+  static constexpr int kRows = kSubChunks * kSubChunk;  // of a round
   static constexpr int kSlabs = kE / kSlab;
   static constexpr int kPrepareWarps = kSubChunks * kSlabs;
   static constexpr int kThreads = (kStateWarps + kPrepareWarps) * kWarp;
@@ -53,6 +55,8 @@ struct Tiling {
 
   static_assert(kE % kSlab == 0 && kSlab % kWarp == 0, "lanes take whole pairs of columns");
   static_assert(kWarpColumns % kSubChunk == 0, "S transposed is made of mma.sync tiles");
+  static_assert(2 + kSubChunks + kColumnWarps <= 16, "a block has 16 barriers");
+  static_assert(kParts == 1 || kParts == 2, "each of two parts adds up half of the outputs");
 };
 // [/doc:tiling]
 
@@ -67,10 +71,14 @@ struct Packet {
   // k_j, decayed from row j to the sub-chunk's end, as the sum of two bf16; two columns to a word.
   alignas(16) uint32_t k_high[kSubChunk][Tiling::kPitch / 2];
   alignas(16) uint32_t k_low[kSubChunk][Tiling::kPitch / 2];
-  // The scores of each slab's columns, as the sum of two bf16: A fragments of mma_m16n8k16. Below
-  // the diagonal r_i . k_j with the decays between, on it r_i . (u k_i).
-  uint4 scores[Tiling::kSlabs][2][kWarp];
-  float decay[Tiling::kE];  // of the state, over the sub-chunk
+  // The scores, as the sum of two bf16: A fragments of mma_m16n8k16. Below the diagonal r_i . k_j
+  // with the decays between, on it r_i . (u k_i). Before that, those of each slab but the first, as
+  // accumulators.
+  static constexpr int kOtherSlabs = Tiling::kSlabs > 1 ? Tiling::kSlabs - 1 : 1;
+  uint4 scores[2 * kOtherSlabs][kWarp];
+  // Of the state, over the sub-chunk: for each lane % 4 = t columns 2t and 2t + 1 of every eight,
+  // side by side. The last is not used, so that the four begin in different banks.
+  float4 decay[4][Tiling::kE / 16 + 1];
 };
 // [/doc:packet]
 
@@ -85,6 +93,9 @@ struct SharedStorage {
   alignas(16) T v[Tiling::kSlots + 1][Tiling::kRows][Tiling::kPitchV];
   Packet<Tiling> packets[2][Tiling::kSubChunks];
   alignas(8) float u[Tiling::kE];
+  // What a state warp has of the outputs that the warp with the other part of E adds up; of two
+  // sub-chunks in turn.
+  float4 sums[2][Tiling::kStateWarps][Tiling::kWarpColumns / 16][Tiling::kParts > 1 ? kWarp : 1];
 };
 
 // [doc:segments]
@@ -132,6 +143,36 @@ struct Block {
 #endif
   }
   // [/doc:meet]
+
+  // [doc:some_meet]
+  // The preparing warps of one sub-chunk: those of all slabs but the first arrive, the first waits.
+  // racecheck does not follow warps that have met apart from the others either; in its build all
+  // warps meet, the state warps too.
+#ifdef ATTN_FOR_COMPUTE_SANITIZER
+  __device__ __forceinline__ void slab_ready(int) const { all_warps_sync(); }
+  __device__ __forceinline__ void wait_for_slabs(int) const { all_warps_sync(); }
+  __device__ __forceinline__ void while_slabs_meet(int round) const {
+    if (Tiling::kSlabs > 1 && round < rounds) all_warps_sync();
+  }
+#else
+  __device__ __forceinline__ void slab_ready(int sub) const {
+    named_barrier_arrive(2 + sub, Tiling::kSlabs * kWarp);
+  }
+  __device__ __forceinline__ void wait_for_slabs(int sub) const {
+    named_barrier_sync(2 + sub, Tiling::kSlabs * kWarp);
+  }
+  __device__ __forceinline__ void while_slabs_meet(int) const {}
+#endif
+  // The state warps of the same columns.
+  __device__ __forceinline__ void meet_parts(int column_warp) const {
+    constexpr int kFirst = 2 + Tiling::kSubChunks;
+#ifdef ATTN_FOR_COMPUTE_SANITIZER
+    some_warps_sync(kFirst + column_warp, Tiling::kParts * kWarp);
+#else
+    named_barrier_sync(kFirst + column_warp, Tiling::kParts * kWarp);
+#endif
+  }
+  // [/doc:some_meet]
 };
 
 }  // namespace attn::rwkv6

@@ -220,7 +220,7 @@ class PreparingWarp {
       store_decay(packet, n, half[0] * half[0], half[1] * half[1]);
       // [/doc:scaled_rows]
     }
-    store_scores(packet.scores[slab_], scores, bonus);
+    store_scores(packet, scores, bonus);
     return true;
   }
   // [/doc:prepare]
@@ -272,7 +272,7 @@ class PreparingWarp {
       store_k(packet, n, k);
       store_decay(packet, n, decay[0], decay[1]);
     }
-    store_scores(packet.scores[slab_], scores, bonus);
+    store_scores(packet, scores, bonus);
   }
   // [/doc:prepare_strong]
 
@@ -317,16 +317,17 @@ class PreparingWarp {
 
   __device__ __forceinline__ void store_decay(Packet<Tiling>& packet, int n, float x0,
                                               float x1) const {
-    if (lane_ < 4) store_pair(&packet.decay[column_ + n * 8 + lane_ * 2], x0, x1);
+    if (lane_ >= 4) return;
+    float* decays = reinterpret_cast<float*>(packet.decay[lane_]);
+    store_pair(decays + column_ / 4 + n * 2, x0, x1);
   }
 
   // [doc:store_scores]
-  // The scores of 16 rows, as two bf16: of keys before the row what they are, of the row itself its
-  // bonus, of later keys 0.
-  __device__ __forceinline__ void store_scores(uint4 (&parts)[2][kWarp], float (&scores)[2][4],
-                                               float (&bonus)[2]) {
+  // The scores of 16 rows: of keys before the row what they are, of the row itself its bonus, of
+  // later keys 0. The first slab's warp sums up those of all slabs, and stores them as two bf16.
+  __device__ __forceinline__ void store_scores(Packet<Tiling>& packet, float (&scores)[2][4],
+                                               float (&bonus)[2]) const {
     const int row = lane_ / 4, key = lane_ % 4 * 2;
-    uint32_t high[4], low[4];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       // Summed up over the columns, which four lanes share.
@@ -336,17 +337,44 @@ class PreparingWarp {
     }
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      float s[2];
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
         const int after = key + j + i / 2 * 8 - (row + i % 2 * 8);
-        s[j] = after < 0 ? scores[i / 2][i % 2 * 2 + j] : after == 0 ? bonus[i % 2] : 0;
+        float& s = scores[i / 2][i % 2 * 2 + j];
+        s = after < 0 ? s : after == 0 ? bonus[i % 2] : 0;
       }
+    }
+    if constexpr (Tiling::kSlabs > 1) {
+      if (slab_ > 0) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          packet.scores[2 * (slab_ - 1) + i][lane_] = {
+              __float_as_uint(scores[i][0]), __float_as_uint(scores[i][1]),
+              __float_as_uint(scores[i][2]), __float_as_uint(scores[i][3])};
+        }
+        block_.slab_ready(sub_);
+        return;
+      }
+      block_.wait_for_slabs(sub_);  // the other slabs' scores are there
+#pragma unroll
+      for (int other = 0; other < 2 * (Tiling::kSlabs - 1); ++other) {
+        const uint4 more = packet.scores[other][lane_];
+        float(&sum)[4] = scores[other % 2];
+        sum[0] += __uint_as_float(more.x);
+        sum[1] += __uint_as_float(more.y);
+        sum[2] += __uint_as_float(more.z);
+        sum[3] += __uint_as_float(more.w);
+      }
+    }
+    uint32_t high[4], low[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float* s = &scores[i / 2][i % 2 * 2];
       high[i] = pack_high(s[0], s[1]);
       low[i] = pack_low(s[0], s[1], high[i]);
     }
-    parts[0][lane_] = {high[0], high[1], high[2], high[3]};
-    parts[1][lane_] = {low[0], low[1], low[2], low[3]};
+    packet.scores[0][lane_] = {high[0], high[1], high[2], high[3]};
+    packet.scores[1][lane_] = {low[0], low[1], low[2], low[3]};
   }
   // [/doc:store_scores]
 

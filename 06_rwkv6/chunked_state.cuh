@@ -14,15 +14,18 @@
 
 namespace attn::rwkv6 {
 
-// One state warp: it owns kWarpColumns value columns of the state.
+// One state warp: it owns kWarpColumns value columns of the state, with all or half of its rows.
 template <class Tiling>
 class StateWarp {
   using T = typename Tiling::T;
   static constexpr int kTiles = Tiling::kWarpColumns / 16;
   static constexpr int kHalves = 2 * kTiles;  // of 8 columns
+  static constexpr int kParts = Tiling::kParts;
+  static constexpr int kE = Tiling::kE / kParts;          // rows of the state
+  static constexpr int kOutputHalves = kHalves / kParts;  // whose outputs the warp stores
   static constexpr int kValueParts = sizeof(T) / 2;
   // Whether the state leaves registers for more than one sub-chunk at a time.
-  static constexpr bool kAhead = kTiles * Tiling::kE / 2 <= 32;
+  static constexpr bool kAhead = kTiles * kE / 2 <= 32;
   // Sums of products that do not wait for each other: four of them hide how long a product takes.
   static constexpr int kChains = kTiles == 1 ? 2 : 1;
 
@@ -30,8 +33,11 @@ class StateWarp {
   __device__ __forceinline__ explicit StateWarp(const Block<Tiling>& block)
       : block_(block),
         lane_(threadIdx.x % kWarp),
-        column_(threadIdx.x / kWarp * Tiling::kWarpColumns),
-        m0_(block.m0 + column_) {}
+        column_warp_(threadIdx.x / kWarp % Tiling::kColumnWarps),
+        part_(threadIdx.x / kWarp / Tiling::kColumnWarps),
+        column_(column_warp_ * Tiling::kWarpColumns),
+        m0_(block.m0 + column_),
+        o_m0_(m0_ + part_ * kOutputHalves * 8) {}
 
   // [doc:state_rounds]
   __device__ __forceinline__ void run(bool accumulate) {
@@ -39,9 +45,11 @@ class StateWarp {
         block_.aligned && !accumulate && m0_ + Tiling::kWarpColumns <= block_.x.v.D;
     block_.meet();  // nothing to take yet: the first packets are being prepared, meanwhile
     load_state();
+    block_.while_slabs_meet(0);
 #pragma unroll 1
     for (int round = 0; round < block_.rounds; ++round) {
       block_.meet();  // the packets of this round are whole
+      block_.while_slabs_meet(round + 1);
       const bool whole = columns_whole && first_row(round, Tiling::kSubChunks) <= block_.end;
       if (kAhead && whole) {
         take_round<true>(round, whole, accumulate);
@@ -66,9 +74,9 @@ class StateWarp {
   __device__ __forceinline__ void take_round(int round, bool whole, bool accumulate) {
 #pragma unroll(kWhole ? Tiling::kSubChunks : 1)
     for (int sub = 0; sub < Tiling::kSubChunks; ++sub) {
-      float o[kHalves][4];
+      float o[kOutputHalves][4];
       take(block_.smem.packets[round % 2][sub],
-           &block_.smem.v[round % (Tiling::kSlots + 1)][sub * kSubChunk][column_], o);
+           &block_.smem.v[round % (Tiling::kSlots + 1)][sub * kSubChunk][column_], sub % 2, o);
       if (kWhole || whole) {
         store_whole(o, first_row(round, sub));
       } else {
@@ -80,8 +88,8 @@ class StateWarp {
 
   // [doc:take]
   // Takes a packet: outputs read the state before it, then the state decays and takes the rows in.
-  __device__ __forceinline__ void take(const Packet<Tiling>& packet, const T* v_smem,
-                                       float (&o)[kHalves][4]) {
+  __device__ __forceinline__ void take(const Packet<Tiling>& packet, const T* v_smem, int buffer,
+                                       float (&o)[kOutputHalves][4]) {
     float sums[kChains][kHalves][4] = {};
     // scores v. Low parts are not multiplied with low parts.
     uint32_t v_b[kTiles][kValueParts][2][2];
@@ -90,14 +98,14 @@ class StateWarp {
       load_values_b(v_b[tile], v_smem + tile * 16, Tiling::kPitchV);
     }
 #pragma unroll
-    for (int i = 0; i < 2 * Tiling::kSlabs; ++i) {
-      const uint4 fragment = packet.scores[i / 2][i % 2][lane_];
+    for (int i = 0; i < 2 / kParts; ++i) {
+      const uint4 fragment = packet.scores[kParts == 1 ? i : part_][lane_];
       const uint32_t scores[4] = {fragment.x, fragment.y, fragment.z, fragment.w};
 #pragma unroll
       for (int half = 0; half < kHalves; ++half) {
         auto& sum = sums[i % kChains][half];
 #pragma unroll
-        for (int part = 0; part < (i % 2 == 0 ? kValueParts : 1); ++part) {
+        for (int part = 0; part < (i == 0 ? kValueParts : 1); ++part) {
           mma_m16n8k16(sum, scores, v_b[half / 2][part][half % 2], sum);
         }
       }
@@ -109,13 +117,16 @@ class StateWarp {
     }
     // 16 columns of r and k after the other: while one's products wait for their turn in the sums of
     // outputs, or for the state to be decayed, those of the other run.
-    const int matrix = (lane_ % 16 * Tiling::kPitch + lane_ / 16 * 8) / 2;
+    const uint4(*r_smem)[kWarp] = packet.r + part_ * (kE / 8);
+    const float4* decay_smem = packet.decay[lane_ % 4] + part_ * (kE / 16);
+    const int matrix = (lane_ % 16 * Tiling::kPitch + lane_ / 16 * 8 + part_ * kE) / 2;
 #pragma unroll
-    for (int n = 0; n < Tiling::kE / 8; n += 2) {
+    for (int n = 0; n < kE / 8; n += 2) {
+      const float4 decays = decay_smem[n / 2];
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         // r S: the accumulators of S are B operands as they are.
-        const uint4 fragment = packet.r[n + i][lane_];
+        const uint4 fragment = r_smem[n + i][lane_];
         const uint32_t r[4] = {fragment.x, fragment.y, fragment.z, fragment.w};
 #pragma unroll
         for (int half = 0; half < kHalves; ++half) {
@@ -123,7 +134,7 @@ class StateWarp {
           auto& sum = sums[i % kChains][half];
           mma_m16n8k8_tf32(sum, r, {__float_as_uint(s[0]), __float_as_uint(s[1])}, sum);
         }
-        const float2 decay = load_pair(packet.decay + (n + i) * 8 + lane_ % 4 * 2);
+        const float2 decay = i == 0 ? float2{decays.x, decays.y} : float2{decays.z, decays.w};
 #pragma unroll
         for (int tile = 0; tile < kTiles; ++tile) {
           S_[tile][n + i][0] *= decay.x;
@@ -148,16 +159,51 @@ class StateWarp {
       }
     }
 #pragma unroll
-    for (int half = 0; half < kHalves; ++half) {
+    for (int chain = 1; chain < kChains; ++chain) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        o[half][i] = sums[0][half][i];
+      for (int half = 0; half < kHalves; ++half) {
 #pragma unroll
-        for (int chain = 1; chain < kChains; ++chain) o[half][i] += sums[chain][half][i];
+        for (int i = 0; i < 4; ++i) sums[0][half][i] += sums[chain][half][i];
+      }
+    }
+    share_outputs(sums[0], buffer, o);
+  }
+  // [/doc:take]
+
+  // [doc:share_outputs]
+  // Two warps with the same columns and half of E each: each adds up half of the outputs.
+  __device__ __forceinline__ void share_outputs(const float (&sums)[kHalves][4], int buffer,
+                                                float (&o)[kOutputHalves][4]) const {
+    constexpr int kShared = kHalves - kOutputHalves;
+    if constexpr (kShared > 0) {
+      auto& smem = block_.smem.sums[buffer];
+      const bool upper = part_ == 1;
+#pragma unroll
+      for (int half = 0; half < kShared; ++half) {
+        const float(&x)[4] = sums[half], (&y)[4] = sums[half + kShared];
+        smem[threadIdx.x / kWarp][half][lane_] =
+            upper ? float4{x[0], x[1], x[2], x[3]} : float4{y[0], y[1], y[2], y[3]};
+      }
+      // The other's are there. It has also read mine of the sub-chunk before, whose place is next.
+      block_.meet_parts(column_warp_);
+#pragma unroll
+      for (int half = 0; half < kShared; ++half) {
+        const float(&x)[4] = sums[half], (&y)[4] = sums[half + kShared];
+        const float4 more = smem[column_warp_ + (1 - part_) * Tiling::kColumnWarps][half][lane_];
+        o[half][0] = (upper ? y[0] : x[0]) + more.x;
+        o[half][1] = (upper ? y[1] : x[1]) + more.y;
+        o[half][2] = (upper ? y[2] : x[2]) + more.z;
+        o[half][3] = (upper ? y[3] : x[3]) + more.w;
+      }
+    } else {
+#pragma unroll
+      for (int half = 0; half < kHalves; ++half) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) o[half][i] = sums[half][i];
       }
     }
   }
-  // [/doc:take]
+  // [/doc:share_outputs]
 
   // [doc:load_state]
   // The state before the block's segment: the initial state, through the segments before; or zero
@@ -185,10 +231,11 @@ class StateWarp {
     }
 #pragma unroll 1
     for (int segment = first; segment < block_.segment; ++segment) {
-      const float* log_decay = segments.log_decay_of(index + segment) + lane_ % 4 * 2;
-      const float4* added = segments.added_by(index + segment, m0_ / 16) + lane_;
+      const float* log_decay = segments.log_decay_of(index + segment) + part_ * kE + lane_ % 4 * 2;
+      const float4* added = segments.added_by(index + segment, m0_ / 16) +
+                            part_ * (kE / 8) * segments.column_tiles * kWarp + lane_;
 #pragma unroll
-      for (int n = 0; n < Tiling::kE / 8; ++n) {
+      for (int n = 0; n < kE / 8; ++n) {
         const float2 log_d = load_pair(log_decay + n * 8);
         const float2 d = {exp2_approx(log_d.x), exp2_approx(log_d.y)};
 #pragma unroll
@@ -213,17 +260,17 @@ class StateWarp {
 
   // Where the lane's first output of 16 rows goes.
   __device__ __forceinline__ T* output(int row0) const {
-    return block_.x.o.row(block_.b, block_.h, row0 + lane_ / 4) + m0_ + lane_ % 4 * 2;
+    return block_.x.o.row(block_.b, block_.h, row0 + lane_ / 4) + o_m0_ + lane_ % 4 * 2;
   }
   __device__ __forceinline__ float scale() const { return block_.x.scale * kUncut; }
 
   // The outputs of 16 rows and all columns.
-  __device__ __forceinline__ void store_whole(const float (&o)[kHalves][4], int row0) const {
+  __device__ __forceinline__ void store_whole(const float (&o)[kOutputHalves][4], int row0) const {
     T* o_rows = output(row0);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
 #pragma unroll
-      for (int half = 0; half < kHalves; ++half) {
+      for (int half = 0; half < kOutputHalves; ++half) {
         store_pair(o_rows + half * 8, o[half][2 * i] * scale(), o[half][2 * i + 1] * scale());
       }
       o_rows += 8 * block_.x.o.stride_l;
@@ -231,12 +278,12 @@ class StateWarp {
   }
 
   // Those of them that there are.
-  __device__ __forceinline__ void store_some(const float (&o)[kHalves][4], int row0,
+  __device__ __forceinline__ void store_some(const float (&o)[kOutputHalves][4], int row0,
                                              bool accumulate) const {
     T* const o_rows = output(row0);
-    const int m = m0_ + lane_ % 4 * 2;
+    const int m = o_m0_ + lane_ % 4 * 2;
 #pragma unroll
-    for (int half = 0; half < kHalves; ++half) {
+    for (int half = 0; half < kOutputHalves; ++half) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int row = i / 2 * 8, column = half * 8 + i % 2;
@@ -252,10 +299,10 @@ class StateWarp {
   template <class U, class Visit>
   __device__ __forceinline__ void visit_state(const TensorView<U>& states, Visit&& visit) {
     const int m = m0_ + lane_ / 4;
-    int e = lane_ % 4 * 2;
+    int e = part_ * kE + lane_ % 4 * 2;
     U* row = states.row(block_.b, block_.h, e) + m;
 #pragma unroll
-    for (int n = 0; n < Tiling::kE / 8; ++n) {
+    for (int n = 0; n < kE / 8; ++n) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
 #pragma unroll
@@ -270,9 +317,11 @@ class StateWarp {
   }
 
   const Block<Tiling>& block_;
-  const int lane_, column_, m0_;
-  // The state transposed, [value columns][E], as accumulator fragments.
-  float S_[kTiles][Tiling::kE / 8][4] = {};
+  const int lane_, column_warp_, part_;
+  const int column_, m0_;  // the first value column, of the block's and of the head's
+  const int o_m0_;         // the first whose outputs the warp stores
+  // The state transposed, [value columns][rows], as accumulator fragments.
+  float S_[kTiles][kE / 8][4] = {};
 };
 
 }  // namespace attn::rwkv6
