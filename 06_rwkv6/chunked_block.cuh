@@ -48,6 +48,9 @@ struct Tiling {
   static constexpr int kSlabs = kE / kSlab;
   static constexpr int kPrepareWarps = kSubChunks * kSlabs;
   static constexpr int kThreads = (kStateWarps + kPrepareWarps) * kWarp;
+  // Whether the state warps fetch rows, among their products, and have registers for the fragments of
+  // a sub-chunk ahead. If not, the preparing warps fetch them.
+  static constexpr bool kStateWarpsAhead = kParts > 1;
 
   // 16 bytes more than a row has: then eight rows begin in different banks.
   static constexpr int kPitch = kE + 8;

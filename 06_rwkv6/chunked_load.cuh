@@ -8,12 +8,14 @@
 
 namespace attn::rwkv6 {
 
-// Copies tile after tile of kRows rows and kWidth columns of one head, by kThreads threads.
+// Copies tile after tile of kRows rows and kWidth columns of one head, by kThreads threads; threads
+// that are too many do nothing.
 template <class T, int kRows, int kWidth, int kThreads>
 class RowLoader {
   static constexpr int kVector = 16 / sizeof(T);
   static constexpr int kPerRow = kWidth / kVector;
-  static constexpr int kRowStep = kThreads / kPerRow;
+  static constexpr bool kTooMany = kThreads / kPerRow > kRows;
+  static constexpr int kRowStep = kTooMany ? kRows : kThreads / kPerRow;
   static constexpr int kPasses = kRows / kRowStep;
   static constexpr int kSources = kPasses <= 4 ? kPasses : 1;  // addresses kept in registers
   static_assert(kThreads % kPerRow == 0 && kRows % kRowStep == 0);
@@ -35,7 +37,8 @@ class RowLoader {
   // Starts the copy of the next tile, of which the first `rows` are there; the rest is zeros. Every
   // row must begin on 16 bytes and hold whole 16 bytes.
   template <int kPitch>
-  __device__ __forceinline__ void load(T (&smem)[kRows][kPitch], int rows) {
+  __device__ __forceinline__ void load(T (*smem)[kPitch], int rows) {
+    if (kTooMany && row_ >= kRows) return;
     advance();
 #pragma unroll
     for (int pass = 0; pass < kPasses; ++pass) {
@@ -47,7 +50,7 @@ class RowLoader {
 
   // The same for rows that begin anywhere, element by element.
   template <int kPitch>
-  __device__ __forceinline__ void load_elements(T (&smem)[kRows][kPitch], int rows) {
+  __device__ __forceinline__ void load_elements(T (*smem)[kPitch], int rows) {
     advance();
 #pragma unroll 1
     for (int row = row_; row < kRows; row += kRowStep) {

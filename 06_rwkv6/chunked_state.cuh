@@ -5,6 +5,7 @@
 #include <cuda_runtime.h>
 
 #include "06_rwkv6/chunked_block.cuh"
+#include "06_rwkv6/chunked_rows.cuh"
 #include "common/mma_operands.cuh"
 #include "common/ptx/exp2.cuh"
 #include "common/ptx/grid_dependency.cuh"
@@ -24,8 +25,10 @@ class StateWarp {
   static constexpr int kE = Tiling::kE / kParts;          // rows of the state
   static constexpr int kOutputHalves = kHalves / kParts;  // whose outputs the warp stores
   static constexpr int kValueParts = sizeof(T) / 2;
+  static constexpr int kThreads = Tiling::kStateWarps * kWarp;
+  static constexpr bool kAhead = Tiling::kStateWarpsAhead;
   // Whether the state leaves registers for more than one sub-chunk at a time.
-  static constexpr bool kAhead = kTiles * kE / 2 <= 32;
+  static constexpr bool kUnrolled = kTiles * kE / 2 <= 32;
   // Sums of products that do not wait for each other: four of them hide how long a product takes.
   static constexpr int kChains = kTiles == 1 ? 2 : 1;
 
@@ -43,18 +46,25 @@ class StateWarp {
   __device__ __forceinline__ void run(bool accumulate) {
     const bool columns_whole =
         block_.aligned && !accumulate && m0_ + Tiling::kWarpColumns <= block_.x.v.D;
-    block_.meet();  // nothing to take yet: the first packets are being prepared, meanwhile
-    load_state();
-    block_.while_slabs_meet(0);
+    const auto whole = [&](int round) {
+      return columns_whole && first_row(round, Tiling::kSubChunks) <= block_.end;
+    };
+    if constexpr (kAhead) {
+      run_ahead(whole);
+    } else {
+      load_bonus(block_, threadIdx.x, kThreads);
+      block_.meet();  // nothing to take yet: the first packets are being prepared, meanwhile
+      load_state();
+      block_.while_slabs_meet(0);
 #pragma unroll 1
-    for (int round = 0; round < block_.rounds; ++round) {
-      block_.meet();  // the packets of this round are whole
-      block_.while_slabs_meet(round + 1);
-      const bool whole = columns_whole && first_row(round, Tiling::kSubChunks) <= block_.end;
-      if (kAhead && whole) {
-        take_round<true>(round, whole, accumulate);
-      } else {
-        take_round<false>(round, whole, accumulate);
+      for (int round = 0; round < block_.rounds; ++round) {
+        block_.meet();  // the packets of this round are whole
+        block_.while_slabs_meet(round + 1);
+        if (kUnrolled && whole(round)) {
+          take_round<true>(round, true, accumulate);
+        } else {
+          take_round<false>(round, whole(round), accumulate);
+        }
       }
     }
     store_state();
@@ -74,9 +84,8 @@ class StateWarp {
   __device__ __forceinline__ void take_round(int round, bool whole, bool accumulate) {
 #pragma unroll(kWhole ? Tiling::kSubChunks : 1)
     for (int sub = 0; sub < Tiling::kSubChunks; ++sub) {
-      float o[kOutputHalves][4];
-      take(block_.smem.packets[round % 2][sub],
-           &block_.smem.v[round % (Tiling::kSlots + 1)][sub * kSubChunk][column_], sub % 2, o);
+      float o[kHalves][4];
+      take(place(round, sub), o);
       if (kWhole || whole) {
         store_whole(o, first_row(round, sub));
       } else {
@@ -86,121 +95,219 @@ class StateWarp {
   }
   // [/doc:take_round]
 
-  // [doc:take]
-  // Takes a packet: outputs read the state before it, then the state decays and takes the rows in.
-  __device__ __forceinline__ void take(const Packet<Tiling>& packet, const T* v_smem, int buffer,
-                                       float (&o)[kOutputHalves][4]) {
-    float sums[kChains][kHalves][4] = {};
-    // scores v. Low parts are not multiplied with low parts.
-    uint32_t v_b[kTiles][kValueParts][2][2];
-#pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-      load_values_b(v_b[tile], v_smem + tile * 16, Tiling::kPitchV);
+  // [doc:run_ahead]
+  // With registers for all fragments of a sub-chunk. Those of the next are fetched among the products
+  // of one, and so are rows of a round to come; and a sub-chunk's outputs are added up among the
+  // products of the next.
+  template <class Whole>
+  __device__ __forceinline__ void run_ahead(Whole&& whole) {
+    constexpr int kSlots = Tiling::kSlots;
+    BlockRows<Tiling, kThreads> rows(block_, threadIdx.x);
+    for (int round = 0; round < kSlots - 1; ++round) rows.load(round);
+    rows.template wait<kSlots - 2>();
+    block_.meet();  // the rows of round 0 have arrived, and the bonus
+    rows.load(kSlots - 1);
+    load_state();
+    block_.while_slabs_meet(0);
+    rows.template wait<kSlots - 2>();
+    block_.meet();  // the packets of round 0 are whole, and the rows of round 1 have arrived
+    block_.while_slabs_meet(1);
+    fetch(place(0, 0));
+#pragma unroll 1
+    for (int round = 0; round < block_.rounds; ++round) {
+      if (whole(round)) {
+        take_round_ahead<true>(rows, round);
+      } else {
+        take_round_ahead<false>(rows, round);
+      }
     }
+    add_and_store<false>(first_row(block_.rounds, -1));
+  }
+
+  template <bool kWhole>
+  __device__ __forceinline__ void take_round_ahead(BlockRows<Tiling, kThreads>& rows, int round) {
+#pragma unroll
+    for (int sub = 0; sub < Tiling::kSubChunks; ++sub) {
+      const bool last = sub == Tiling::kSubChunks - 1;
+      if (last && round + 1 < block_.rounds) {
+        rows.template wait<Tiling::kSlots - 2, 1>();
+        // The packets of the next round are whole, and those of this one in registers. The rows of
+        // round + 2 have arrived, and those of this one are used.
+        block_.meet();
+        block_.while_slabs_meet(round + 2);
+      }
+      float sums[kHalves][4];
+      // (After the last sub-chunk there is nothing to fetch. What is read then is not used.)
+      take(last ? place(round + 1, 0) : place(round, sub + 1), sums);
+      rows.load(round + Tiling::kSlots, sub);
+      if (round > 0 || sub > 0) add_and_store<kWhole>(first_row(round, sub - 1));
+      share(sums, sub % 2);
+    }
+  }
+  // [/doc:run_ahead]
+
+  // A sub-chunk in shared memory.
+  struct Place {
+    const Packet<Tiling>& packet;
+    const T* v;
+  };
+  __device__ __forceinline__ Place place(int round, int sub) const {
+    return {block_.smem.packets[round % 2][sub],
+            &block_.smem.v[round % (Tiling::kSlots + 1)][sub * kSubChunk][column_]};
+  }
+
+  // [doc:fetch]
+  // What a lane has of a sub-chunk as operands of products: scores and values, and of every 16 columns
+  // r, the decays, and k.
+  struct Columns {
+    uint4 r[2];
+    float4 decays;
+    uint32_t k[2][4];
+  };
+  __device__ __forceinline__ void fetch_scores(const Place& place) {
 #pragma unroll
     for (int i = 0; i < 2 / kParts; ++i) {
-      const uint4 fragment = packet.scores[kParts == 1 ? i : part_][lane_];
-      const uint32_t scores[4] = {fragment.x, fragment.y, fragment.z, fragment.w};
+      scores_[i] = place.packet.scores[kParts == 1 ? i : part_][lane_];
+    }
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      load_values_b(v_b_[tile], place.v + tile * 16, Tiling::kPitchV);
+    }
+  }
+  __device__ __forceinline__ void fetch_values(const Place& place) {
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      load_values_a(v_a_[tile], place.v + tile * 16, Tiling::kPitchV);
+    }
+  }
+  __device__ __forceinline__ void fetch_columns(const Place& place, int n) {
+    const Packet<Tiling>& packet = place.packet;
+    Columns& columns = columns_[n];
+    const int matrix = (lane_ % 16 * Tiling::kPitch + lane_ / 16 * 8 + part_ * kE) / 2 + n * 8;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) columns.r[i] = packet.r[part_ * (kE / 8) + 2 * n + i][lane_];
+    columns.decays = packet.decay[lane_ % 4][part_ * (kE / 16) + n];
+    ldmatrix_trans(columns.k[0], packet.k_high[0] + matrix);
+    ldmatrix_trans(columns.k[1], packet.k_low[0] + matrix);
+  }
+  __device__ __forceinline__ void fetch(const Place& place) {
+    fetch_scores(place);
+    fetch_values(place);
+#pragma unroll
+    for (int n = 0; n < kE / 16; ++n) fetch_columns(place, n);
+  }
+  // [/doc:fetch]
+
+  // [doc:take]
+  // Takes a sub-chunk: outputs read the state before it, then the state decays and takes the rows in.
+  // What it needs is fetched from `place`; or, kAhead, what the next needs, as soon as there is room.
+  __device__ __forceinline__ void take(const Place& place, float (&o)[kHalves][4]) {
+    float sums[kChains][kHalves][4] = {};
+    // scores v. Low parts are not multiplied with low parts.
+    if (!kAhead) fetch_scores(place);
+#pragma unroll
+    for (int i = 0; i < 2 / kParts; ++i) {
+      const uint32_t scores[4] = {scores_[i].x, scores_[i].y, scores_[i].z, scores_[i].w};
 #pragma unroll
       for (int half = 0; half < kHalves; ++half) {
         auto& sum = sums[i % kChains][half];
 #pragma unroll
         for (int part = 0; part < (i == 0 ? kValueParts : 1); ++part) {
-          mma_m16n8k16(sum, scores, v_b[half / 2][part][half % 2], sum);
+          mma_m16n8k16(sum, scores, v_b_[half / 2][part][half % 2], sum);
         }
       }
     }
-    uint32_t v_a[kTiles][kValueParts][4];
-#pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-      load_values_a(v_a[tile], v_smem + tile * 16, Tiling::kPitchV);
-    }
+    if (kAhead) fetch_scores(place);
+    if (!kAhead) fetch_values(place);
     // 16 columns of r and k after the other: while one's products wait for their turn in the sums of
     // outputs, or for the state to be decayed, those of the other run.
-    const uint4(*r_smem)[kWarp] = packet.r + part_ * (kE / 8);
-    const float4* decay_smem = packet.decay[lane_ % 4] + part_ * (kE / 16);
-    const int matrix = (lane_ % 16 * Tiling::kPitch + lane_ / 16 * 8 + part_ * kE) / 2;
 #pragma unroll
-    for (int n = 0; n < kE / 8; n += 2) {
-      const float4 decays = decay_smem[n / 2];
+    for (int n = 0; n < kE / 16; ++n) {
+      if (!kAhead) fetch_columns(place, n);
+      const Columns& columns = columns_[n];
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         // r S: the accumulators of S are B operands as they are.
-        const uint4 fragment = r_smem[n + i][lane_];
-        const uint32_t r[4] = {fragment.x, fragment.y, fragment.z, fragment.w};
+        const uint32_t r[4] = {columns.r[i].x, columns.r[i].y, columns.r[i].z, columns.r[i].w};
 #pragma unroll
         for (int half = 0; half < kHalves; ++half) {
-          const float* s = &S_[half / 2][n + i][half % 2 * 2];
+          const float* s = &S_[half / 2][2 * n + i][half % 2 * 2];
           auto& sum = sums[i % kChains][half];
           mma_m16n8k8_tf32(sum, r, {__float_as_uint(s[0]), __float_as_uint(s[1])}, sum);
         }
-        const float2 decay = i == 0 ? float2{decays.x, decays.y} : float2{decays.z, decays.w};
+        const float2 decay = i == 0 ? float2{columns.decays.x, columns.decays.y}
+                                    : float2{columns.decays.z, columns.decays.w};
 #pragma unroll
         for (int tile = 0; tile < kTiles; ++tile) {
-          S_[tile][n + i][0] *= decay.x;
-          S_[tile][n + i][1] *= decay.y;
-          S_[tile][n + i][2] *= decay.x;
-          S_[tile][n + i][3] *= decay.y;
+          S_[tile][2 * n + i][0] *= decay.x;
+          S_[tile][2 * n + i][1] *= decay.y;
+          S_[tile][2 * n + i][2] *= decay.x;
+          S_[tile][2 * n + i][3] *= decay.y;
         }
       }
       // S^T += v^T k.
 #pragma unroll
       for (int k_part = 0; k_part < 2; ++k_part) {
-        uint32_t k[4];
-        ldmatrix_trans(k, (k_part == 0 ? packet.k_high[0] : packet.k_low[0]) + matrix + n * 4);
+        const uint32_t(&k)[4] = columns.k[k_part];
 #pragma unroll
         for (int part = 0; part < (k_part == 0 ? kValueParts : 1); ++part) {
 #pragma unroll
           for (int tile = 0; tile < kTiles; ++tile) {
-            mma_m16n8k16(S_[tile][n], v_a[tile][part], {k[0], k[1]}, S_[tile][n]);
-            mma_m16n8k16(S_[tile][n + 1], v_a[tile][part], {k[2], k[3]}, S_[tile][n + 1]);
+            auto& v = v_a_[tile][part];
+            mma_m16n8k16(S_[tile][2 * n], v, {k[0], k[1]}, S_[tile][2 * n]);
+            mma_m16n8k16(S_[tile][2 * n + 1], v, {k[2], k[3]}, S_[tile][2 * n + 1]);
           }
         }
       }
+      if (kAhead) fetch_columns(place, n);
     }
+    if (kAhead) fetch_values(place);
 #pragma unroll
-    for (int chain = 1; chain < kChains; ++chain) {
+    for (int half = 0; half < kHalves; ++half) {
 #pragma unroll
-      for (int half = 0; half < kHalves; ++half) {
+      for (int i = 0; i < 4; ++i) {
+        o[half][i] = sums[0][half][i];
 #pragma unroll
-        for (int i = 0; i < 4; ++i) sums[0][half][i] += sums[chain][half][i];
+        for (int chain = 1; chain < kChains; ++chain) o[half][i] += sums[chain][half][i];
       }
     }
-    share_outputs(sums[0], buffer, o);
   }
   // [/doc:take]
 
   // [doc:share_outputs]
-  // Two warps with the same columns and half of E each: each adds up half of the outputs.
-  __device__ __forceinline__ void share_outputs(const float (&sums)[kHalves][4], int buffer,
-                                                float (&o)[kOutputHalves][4]) const {
-    constexpr int kShared = kHalves - kOutputHalves;
-    if constexpr (kShared > 0) {
-      auto& smem = block_.smem.sums[buffer];
-      const bool upper = part_ == 1;
+  // Two warps with the same columns and half of E each: each adds up half of the outputs. The other
+  // half goes to the other warp ...
+  __device__ __forceinline__ void share(const float (&sums)[kHalves][4], int buffer) {
+    const bool upper = part_ == 1;
 #pragma unroll
-      for (int half = 0; half < kShared; ++half) {
-        const float(&x)[4] = sums[half], (&y)[4] = sums[half + kShared];
-        smem[threadIdx.x / kWarp][half][lane_] =
-            upper ? float4{x[0], x[1], x[2], x[3]} : float4{y[0], y[1], y[2], y[3]};
-      }
-      // The other's are there. It has also read mine of the sub-chunk before, whose place is next.
-      block_.meet_parts(column_warp_);
+    for (int i = 0; i < kOutputHalves; ++i) {
+      const float(&x)[4] = sums[i], (&y)[4] = sums[i + kOutputHalves];
+      block_.smem.sums[buffer][threadIdx.x / kWarp][i][lane_] =
+          upper ? float4{x[0], x[1], x[2], x[3]} : float4{y[0], y[1], y[2], y[3]};
 #pragma unroll
-      for (int half = 0; half < kShared; ++half) {
-        const float(&x)[4] = sums[half], (&y)[4] = sums[half + kShared];
-        const float4 more = smem[column_warp_ + (1 - part_) * Tiling::kColumnWarps][half][lane_];
-        o[half][0] = (upper ? y[0] : x[0]) + more.x;
-        o[half][1] = (upper ? y[1] : x[1]) + more.y;
-        o[half][2] = (upper ? y[2] : x[2]) + more.z;
-        o[half][3] = (upper ? y[3] : x[3]) + more.w;
-      }
+      for (int j = 0; j < 4; ++j) own_[i][j] = upper ? y[j] : x[j];
+    }
+    buffer_ = buffer;
+  }
+
+  // ... and is there when both have met. It has then also read mine of the sub-chunk before, whose
+  // place is next.
+  template <bool kWhole>
+  __device__ __forceinline__ void add_and_store(int row0) {
+    block_.meet_parts(column_warp_);
+    const int other = column_warp_ + (1 - part_) * Tiling::kColumnWarps;
+#pragma unroll
+    for (int i = 0; i < kOutputHalves; ++i) {
+      const float4 more = block_.smem.sums[buffer_][other][i][lane_];
+      own_[i][0] += more.x;
+      own_[i][1] += more.y;
+      own_[i][2] += more.z;
+      own_[i][3] += more.w;
+    }
+    if (kWhole) {
+      store_whole(own_, row0);
     } else {
-#pragma unroll
-      for (int half = 0; half < kHalves; ++half) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) o[half][i] = sums[half][i];
-      }
+      store_some(own_, row0, false);
     }
   }
   // [/doc:share_outputs]
@@ -320,6 +427,11 @@ class StateWarp {
   const int lane_, column_warp_, part_;
   const int column_, m0_;  // the first value column, of the block's and of the head's
   const int o_m0_;         // the first whose outputs the warp stores
+  uint4 scores_[2 / kParts];
+  uint32_t v_b_[kTiles][kValueParts][2][2], v_a_[kTiles][kValueParts][4];
+  Columns columns_[kE / 16];
+  float own_[kOutputHalves][4];  // outputs that wait for the other part's
+  int buffer_;                   // where these are
   // The state transposed, [value columns][rows], as accumulator fragments.
   float S_[kTiles][kE / 8][4] = {};
 };
