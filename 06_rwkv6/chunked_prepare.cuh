@@ -133,7 +133,7 @@ class PreparingWarp {
   // In round r the packets of round r + 1 are prepared.
   __device__ __forceinline__ void fetch_and_prepare() {
     BlockRows<Tiling, kThreads> rows(block_, thread());
-    for (int round = 0; round < Tiling::kSlots - 1; ++round) rows.load(round);
+    for (int round = 0; round < Tiling::kSlots - 1; ++round) rows.load_round();
 #pragma unroll 1
     for (int round = -1; round < block_.rounds; ++round) {
       // All copies but those of the latest rounds: the rows of round + 1 have arrived ...
@@ -141,9 +141,10 @@ class PreparingWarp {
       // ... from all threads. The packets of `round` are whole before they are taken; and those of
       // round - 1 taken, and their rows of v used, before they are overwritten.
       block_.meet();
-      rows.load(round + Tiling::kSlots);
+      rows.load_round();
       if (round + 1 < block_.rounds && !prepare(round + 1)) prepare_strong(round + 1);
     }
+    cp_async_wait<0>();
   }
   // [/doc:preparing_rounds]
 
@@ -162,29 +163,55 @@ class PreparingWarp {
   // [doc:prepare]
   // Prepares the slab of a packet; returns whether its decays are mild enough for that.
   __device__ __forceinline__ bool prepare(int round) {
-    auto& smem = block_.smem;
+    Columns<kTiles> columns;
+    fetch(columns, round, 0);
+    if (!columns.mild()) return false;
     Packet<Tiling>& packet = this->packet(round);
-    // Read before anything is stored: the compiler could not know that the stores leave them alone.
-    Pair<T> r_pairs[kTiles][2], k_pairs[kTiles][2];
-    load_rows(r_pairs, slab(smem.r, round), kPitch);
-    load_rows(k_pairs, slab(smem.k, round), kPitch);
-    const DecaySums<kTiles> sums = sum_decays<kTiles>(slab(smem.w, round), kPitch);
-    bool mild = true;  // a NaN, from an infinite decay, is not
-#pragma unroll
-    for (int n = 0; n < kTiles; ++n) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) mild = mild && sums.h[n][i] >= -kMildest / kLog2e;
-    }
-    if (!__all_sync(kFullWarp, mild)) return false;
-
     float scores[2][4] = {}, bonus[2] = {};
+    prepare_columns(packet, 0, columns, scores, bonus);
+    store_scores(packet, scores, bonus);
+    return true;
+  }
+  // [/doc:prepare]
+
+  // Columns of a sub-chunk, in tiles of eight.
+  template <int kCount>
+  struct Columns {
+    Pair<T> r[kCount][2], k[kCount][2];
+    DecaySums<kCount> sums;
+
+    __device__ __forceinline__ bool mild() const {
+      bool mild = true;  // a NaN, from an infinite decay, is not
 #pragma unroll
-    for (int n = 0; n < kTiles; ++n) {
+      for (int n = 0; n < kCount; ++n) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) mild = mild && sums.h[n][i] >= -kMildest / kLog2e;
+      }
+      return __all_sync(kFullWarp, mild);
+    }
+  };
+  // From tile n0 of the slab on. All is read before anything is stored: the compiler could not know
+  // that stores leave it alone.
+  template <int kCount>
+  __device__ __forceinline__ void fetch(Columns<kCount>& columns, int round, int n0) const {
+    load_rows(columns.r, slab(block_.smem.r, round) + n0 * 8, kPitch);
+    load_rows(columns.k, slab(block_.smem.k, round) + n0 * 8, kPitch);
+    columns.sums = sum_decays<kCount>(slab(block_.smem.w, round) + n0 * 8, kPitch);
+  }
+
+  // [doc:prepare_columns]
+  template <int kCount>
+  __device__ __forceinline__ void prepare_columns(Packet<Tiling>& packet, int n0,
+                                                  const Columns<kCount>& columns,
+                                                  float (&scores)[2][4], float (&bonus)[2]) const {
+    const auto& sums = columns.sums;
+#pragma unroll
+    for (int n = 0; n < kCount; ++n) {
       // [doc:scaled_rows]
-      const float2 r0 = to_floats(r_pairs[n][0]), r1 = to_floats(r_pairs[n][1]);
-      const float2 k0 = to_floats(k_pairs[n][0]), k1 = to_floats(k_pairs[n][1]);
+      const float2 r0 = to_floats(columns.r[n][0]), r1 = to_floats(columns.r[n][1]);
+      const float2 k0 = to_floats(columns.k[n][0]), k1 = to_floats(columns.k[n][1]);
       float r[4] = {r0.x, r0.y, r1.x, r1.y}, k[4] = {k0.x, k0.y, k1.x, k1.y};
-      add_bonus(bonus, n, r, k);
+      add_bonus(bonus, n0 + n, r, k);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         r[i] *= exp2_approx(sums.read[n][i] * kLog2e);
@@ -199,64 +226,84 @@ class PreparingWarp {
         r[i] *= half[i % 2];
         k[i] *= half[i % 2];
       }
-      store_r(packet, n, r);
-      store_k(packet, n, k);
-      store_decay(packet, n, half[0] * half[0], half[1] * half[1]);
+      store_r(packet, n0 + n, r);
+      store_k(packet, n0 + n, k);
+      store_decay(packet, n0 + n, half[0] * half[0], half[1] * half[1]);
       // [/doc:scaled_rows]
     }
-    store_scores(packet, scores, bonus);
-    return true;
   }
-  // [/doc:prepare]
+  // [/doc:prepare_columns]
 
   // [doc:prepare_strong]
-  // The same for any decays, row by row: no factor is over 1. A row's scores are its r times the keys
-  // before it, which decay on the way.
+  // The same for any decays: columns that are too strong, 16 at a time, go row by row.
   __device__ __forceinline__ void prepare_strong(int round) {
-    auto& smem = block_.smem;
     Packet<Tiling>& packet = this->packet(round);
-    const int row = lane_ / 4, pair = lane_ % 4 * 2;
     float scores[2][4] = {}, bonus[2] = {};
 #pragma unroll 1
-    for (int n = 0; n < kTiles; ++n) {
-      const T* w_rows = slab(smem.w, round) + n * 8 + pair;
-      float own_r[4], own_k[4];  // rows `row` and row + 8
+    for (int n = 0; n < kTiles; n += 2) {
+      Columns<2> columns;
+      fetch(columns, round, n);
+      if (columns.mild()) {
+        prepare_columns(packet, n, columns, scores, bonus);
+      } else {
+        const T* w_rows = slab(block_.smem.w, round) + n * 8 + lane_ % 4 * 2;
+        prepare_rows(packet, n, columns, w_rows, scores, bonus);
+      }
+    }
+    store_scores(packet, scores, bonus);
+  }
+
+  // No factor is over 1 here. A row's scores are its r times the keys before it, which decay on the
+  // way.
+  __device__ __forceinline__ void prepare_rows(Packet<Tiling>& packet, int n0,
+                                               const Columns<2>& columns, const T* w_rows,
+                                               float (&scores)[2][4], float (&bonus)[2]) const {
+    const int row = lane_ / 4;
+    float own_r[2][4], own_k[2][4], r[2][4], k[2][4] = {}, decay[2][2];
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const int offset = (row + half * 8) * kPitch + n * 8 + pair;
-        const float2 r_pair = to_floats(load_pair(slab(smem.r, round) + offset));
-        const float2 k_pair = to_floats(load_pair(slab(smem.k, round) + offset));
-        own_r[2 * half] = r_pair.x;
-        own_r[2 * half + 1] = r_pair.y;
-        own_k[2 * half] = k_pair.x;
-        own_k[2 * half + 1] = k_pair.y;
+        const float2 r_pair = to_floats(columns.r[n][half]), k_pair = to_floats(columns.k[n][half]);
+        own_r[n][2 * half] = r_pair.x;
+        own_r[n][2 * half + 1] = r_pair.y;
+        own_k[n][2 * half] = k_pair.x;
+        own_k[n][2 * half + 1] = k_pair.y;
+        decay[n][half] = 1;
       }
-      add_bonus(bonus, n, own_r, own_k);
-      float r[4], k[4] = {}, decay[2] = {1, 1};
+      add_bonus(bonus, n0 + n, own_r[n], own_k[n]);
+    }
+    float sums[2][2][4] = {};  // of each eight columns, which need not wait for each other
 #pragma unroll 4
-      for (int i = 0; i < kSubChunk; ++i) {
-        const float2 w = to_floats(load_pair(w_rows + i * kPitch));
+    for (int i = 0; i < kSubChunk; ++i) {
+#pragma unroll
+      for (int n = 0; n < 2; ++n) {
+        const float2 w = to_floats(load_pair(w_rows + i * kPitch + n * 8));
         const float own_decay[2] = {exp2_approx(w.x * kLog2e), exp2_approx(w.y * kLog2e)};
         float r_row[4];
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
           const bool own = i == row + j / 2 * 8;
-          r_row[j] = own ? own_r[j] : 0;
-          if (own) r[j] = own_r[j] * decay[j % 2];
+          r_row[j] = own ? own_r[n][j] : 0;
+          if (own) r[n][j] = own_r[n][j] * decay[n][j % 2];
         }
-        add_scores(scores, r_row, k);
+        add_scores(sums[n], r_row, k[n]);
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
-          k[j] = i == row + j / 2 * 8 ? own_k[j] : k[j] * own_decay[j % 2];
+          k[n][j] = i == row + j / 2 * 8 ? own_k[n][j] : k[n][j] * own_decay[j % 2];
         }
-        decay[0] *= own_decay[0];
-        decay[1] *= own_decay[1];
+        decay[n][0] *= own_decay[0];
+        decay[n][1] *= own_decay[1];
       }
-      store_r(packet, n, r);
-      store_k(packet, n, k);
-      store_decay(packet, n, decay[0], decay[1]);
     }
-    store_scores(packet, scores, bonus);
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) scores[i / 4][i % 4] += sums[n][i / 4][i % 4];
+      store_r(packet, n0 + n, r[n]);
+      store_k(packet, n0 + n, k[n]);
+      store_decay(packet, n0 + n, decay[n][0], decay[n][1]);
+    }
   }
   // [/doc:prepare_strong]
 

@@ -10,7 +10,8 @@
 namespace attn::rwkv6 {
 
 // [doc:block_rows]
-// Sends for the rows of a sub-chunk after the other, by kThreads threads.
+// Sends for the rows of one sub-chunk after the other, by kThreads threads. Rows after the block's
+// last are zeros.
 template <class Tiling, int kThreads>
 class BlockRows {
   using T = typename Tiling::T;
@@ -22,35 +23,38 @@ class BlockRows {
         r_(block.x.r, block.b, block.h, block.begin, 0, thread),
         k_(block.x.k, block.b, block.h, block.begin, 0, thread),
         w_(block.x.w, block.b, block.h, block.begin, 0, thread),
-        v_(block.x.v, block.b, block.h, block.begin, block.m0, thread) {}
+        v_(block.x.v, block.b, block.h, block.begin, block.m0, thread),
+        rows_(block.end - block.begin) {}
 
-  // To be called for one after the other. Each call is a group of copies.
-  __device__ __forceinline__ void load(int round, int sub) {
-    if (round < block_.rounds) {
-      auto& smem = block_.smem;
-      const int slot = round % kSlots, v_slot = round % (kSlots + 1), row = sub * kSubChunk;
-      const int rows = block_.end - block_.begin - round * Tiling::kRows - row;
-      if (block_.aligned) {
-        r_.load(smem.r[slot] + row, rows);
-        k_.load(smem.k[slot] + row, rows);
-        w_.load(smem.w[slot] + row, rows);
-        v_.load(smem.v[v_slot] + row, rows);
-      } else {
-        r_.load_elements(smem.r[slot] + row, rows);
-        k_.load_elements(smem.k[slot] + row, rows);
-        w_.load_elements(smem.w[slot] + row, rows);
-        v_.load_elements(smem.v[v_slot] + row, rows);
-      }
+  // Sub-chunk `sub` of the next round: a group of copies.
+  __device__ __forceinline__ void load(int sub, bool aligned) {
+    auto& smem = block_.smem;
+    const int row = sub * kSubChunk;
+    if (aligned) {
+      r_.load(smem.r[slot_] + row, rows_ - row);
+      k_.load(smem.k[slot_] + row, rows_ - row);
+      w_.load(smem.w[slot_] + row, rows_ - row);
+      v_.load(smem.v[v_slot_] + row, rows_ - row);
+    } else {
+      r_.load_elements(smem.r[slot_] + row, rows_ - row);
+      k_.load_elements(smem.k[slot_] + row, rows_ - row);
+      w_.load_elements(smem.w[slot_] + row, rows_ - row);
+      v_.load_elements(smem.v[v_slot_] + row, rows_ - row);
     }
     cp_async_commit();
+    if (sub < kSubChunks - 1) return;
+    rows_ -= Tiling::kRows;
+    slot_ = slot_ < kSlots - 1 ? slot_ + 1 : 0;
+    v_slot_ = v_slot_ < kSlots ? v_slot_ + 1 : 0;
   }
-  __device__ __forceinline__ void load(int round) {
+  // The next round.
+  __device__ __forceinline__ void load_round() {
 #pragma unroll
-    for (int sub = 0; sub < kSubChunks; ++sub) load(round, sub);
+    for (int sub = 0; sub < kSubChunks; ++sub) load(sub, block_.aligned);
   }
 
-  // Waits for all rows but those of the latest rounds, less the `latest` sub-chunks that are still to
-  // be sent for.
+  // Waits for all rows but those of the latest rounds, of which kMissing sub-chunks are still to be
+  // sent for.
   template <int kRounds, int kMissing = 0>
   __device__ __forceinline__ void wait() const {
     cp_async_wait<kRounds * kSubChunks - kMissing>();
@@ -60,6 +64,8 @@ class BlockRows {
   const Block<Tiling>& block_;
   RowLoader<T, kSubChunk, Tiling::kE, kThreads> r_, k_, w_;
   RowLoader<T, kSubChunk, Tiling::kM, kThreads> v_;
+  int rows_;  // from the next round on
+  int slot_ = 0, v_slot_ = 0;
 };
 // [/doc:block_rows]
 

@@ -7,6 +7,7 @@
 #include "06_rwkv6/chunked_block.cuh"
 #include "06_rwkv6/chunked_rows.cuh"
 #include "common/mma_operands.cuh"
+#include "common/ptx/cp_async.cuh"
 #include "common/ptx/exp2.cuh"
 #include "common/ptx/grid_dependency.cuh"
 #include "common/ptx/ldmatrix.cuh"
@@ -40,7 +41,8 @@ class StateWarp {
         part_(threadIdx.x / kWarp / Tiling::kColumnWarps),
         column_(column_warp_ * Tiling::kWarpColumns),
         m0_(block.m0 + column_),
-        o_m0_(m0_ + part_ * kOutputHalves * 8) {}
+        o_m0_(m0_ + part_ * kOutputHalves * 8),
+        o_rows_(output_rows(block.begin)) {}
 
   // [doc:state_rounds]
   __device__ __forceinline__ void run(bool accumulate) {
@@ -87,7 +89,7 @@ class StateWarp {
       float o[kHalves][4];
       take(place(round, sub), o);
       if (kWhole || whole) {
-        store_whole(o, first_row(round, sub));
+        store_whole(o);
       } else {
         store_some(o, first_row(round, sub), accumulate);
       }
@@ -103,10 +105,10 @@ class StateWarp {
   __device__ __forceinline__ void run_ahead(Whole&& whole) {
     constexpr int kSlots = Tiling::kSlots;
     BlockRows<Tiling, kThreads> rows(block_, threadIdx.x);
-    for (int round = 0; round < kSlots - 1; ++round) rows.load(round);
+    for (int round = 0; round < kSlots - 1; ++round) rows.load_round();
     rows.template wait<kSlots - 2>();
     block_.meet();  // the rows of round 0 have arrived, and the bonus
-    rows.load(kSlots - 1);
+    rows.load_round();
     load_state();
     block_.while_slabs_meet(0);
     rows.template wait<kSlots - 2>();
@@ -122,6 +124,7 @@ class StateWarp {
       }
     }
     add_and_store<false>(first_row(block_.rounds, -1));
+    cp_async_wait<0>();
   }
 
   template <bool kWhole>
@@ -139,7 +142,7 @@ class StateWarp {
       float sums[kHalves][4];
       // (After the last sub-chunk there is nothing to fetch. What is read then is not used.)
       take(last ? place(round + 1, 0) : place(round, sub + 1), sums);
-      rows.load(round + Tiling::kSlots, sub);
+      rows.load(sub, kWhole || block_.aligned);
       if (round > 0 || sub > 0) add_and_store<kWhole>(first_row(round, sub - 1));
       share(sums, sub % 2);
     }
@@ -305,7 +308,7 @@ class StateWarp {
       own_[i][3] += more.w;
     }
     if (kWhole) {
-      store_whole(own_, row0);
+      store_whole(own_);
     } else {
       store_some(own_, row0, false);
     }
@@ -365,29 +368,28 @@ class StateWarp {
     visit_state(final, [](const float& S, float& x) { x = S; });
   }
 
-  // Where the lane's first output of 16 rows goes.
-  __device__ __forceinline__ T* output(int row0) const {
+  // Where the lane's outputs of the sub-chunk go that begins with row0.
+  __device__ __forceinline__ T* output_rows(int row0) const {
     return block_.x.o.row(block_.b, block_.h, row0 + lane_ / 4) + o_m0_ + lane_ % 4 * 2;
   }
   __device__ __forceinline__ float scale() const { return block_.x.scale * kUncut; }
 
-  // The outputs of 16 rows and all columns.
-  __device__ __forceinline__ void store_whole(const float (&o)[kOutputHalves][4], int row0) const {
-    T* o_rows = output(row0);
+  // The outputs of the next 16 rows, and all columns.
+  __device__ __forceinline__ void store_whole(const float (&o)[kOutputHalves][4]) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
 #pragma unroll
       for (int half = 0; half < kOutputHalves; ++half) {
-        store_pair(o_rows + half * 8, o[half][2 * i] * scale(), o[half][2 * i + 1] * scale());
+        store_pair(o_rows_ + half * 8, o[half][2 * i] * scale(), o[half][2 * i + 1] * scale());
       }
-      o_rows += 8 * block_.x.o.stride_l;
+      o_rows_ += 8 * block_.x.o.stride_l;
     }
   }
 
   // Those of them that there are.
   __device__ __forceinline__ void store_some(const float (&o)[kOutputHalves][4], int row0,
                                              bool accumulate) const {
-    T* const o_rows = output(row0);
+    T* const o_rows = output_rows(row0);
     const int m = o_m0_ + lane_ % 4 * 2;
 #pragma unroll
     for (int half = 0; half < kOutputHalves; ++half) {
@@ -427,6 +429,7 @@ class StateWarp {
   const int lane_, column_warp_, part_;
   const int column_, m0_;  // the first value column, of the block's and of the head's
   const int o_m0_;         // the first whose outputs the warp stores
+  T* o_rows_;              // where the lane's outputs of the next whole sub-chunk go
   uint4 scores_[2 / kParts];
   uint32_t v_b_[kTiles][kValueParts][2][2], v_a_[kTiles][kValueParts][4];
   Columns columns_[kE / 16];
