@@ -24,7 +24,7 @@ constexpr int kQ = 0, kK = 1, kG = 2, kV = 3;  // the tensors that are read
 // [doc:tiling]
 // How a block divides its head.
 template <class T_, int kE_, int kWarpColumns_, int kColumnWarps_, int kParts_, int kSubChunks_,
-          int kSlots_, int kSlab_, int kBlocks_>
+          int kSlots_, int kSlab_, int kLoadWarps_, int kBlocks_>
 struct Tiling {
   using T = T_;
   static constexpr int kE = kE_;                      // head size of q and k, padded with zeros
@@ -34,6 +34,7 @@ struct Tiling {
   static constexpr int kSubChunks = kSubChunks_;  // in a round, between two barriers of the block
   static constexpr int kSlots = kSlots_;          // buffers for the rows of a round
   static constexpr int kSlab = kSlab_;            // columns of q, k and g of one preparing warp
+  static constexpr int kLoadWarps = kLoadWarps_;  // that only fetch rows; 0: preparing warps do
   static constexpr int kBlocks = kBlocks_;        // side by side on one multiprocessor
 
   static constexpr int kM = kColumnWarps * kWarpColumns;  // value columns of the block
@@ -41,7 +42,7 @@ struct Tiling {
   static constexpr int kRows = kSubChunks * kSubChunk;  // of a round
   static constexpr int kSlabs = kE / kSlab;
   static constexpr int kPrepareWarps = kSubChunks * kSlabs;
-  static constexpr int kThreads = (kStateWarps + kPrepareWarps) * kWarp;
+  static constexpr int kThreads = (kStateWarps + kPrepareWarps + kLoadWarps) * kWarp;
 
   // 16 bytes more than a row has: then eight rows begin in different banks.
   static constexpr int kPitch = kE + 8;

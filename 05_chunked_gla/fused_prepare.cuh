@@ -5,10 +5,11 @@
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
+#include <type_traits>
+
 #include "05_chunked_gla/fused_block.cuh"
 #include "05_chunked_gla/fused_load.cuh"
 #include "common/mma_operands.cuh"
-#include "common/ptx/cp_async.cuh"
 #include "common/ptx/exp2.cuh"
 #include "common/ptx/ldmatrix.cuh"
 #include "common/ptx/mma.cuh"
@@ -123,12 +124,11 @@ class PreparingWarp {
   // [doc:preparing_rounds]
   // In round r the packets of round r + 1 are prepared.
   __device__ __forceinline__ void run() {
-    for (int round = 0; round < Tiling::kSlots - 1; ++round) rows_.load(round);
+    rows_.begin();
 #pragma unroll 1
     for (int round = -1; round < block_.rounds; ++round) {
-      // All copies but those of the latest rounds: the rows of round + 1 have arrived ...
-      cp_async_wait<Tiling::kSlots - 2>();
-      // ... from all threads. The packets of `round` are whole before they are taken; and those of
+      rows_.wait();
+      // The rows of round + 1 have arrived, by all threads that fetch. The packets of `round` are whole before they are taken; and those of
       // round - 1 taken, and their rows of v used, before they are overwritten.
       block_.meet();
       rows_.load(round + Tiling::kSlots);
@@ -343,7 +343,7 @@ class PreparingWarp {
   const Block<Tiling>& block_;
   const int lane_, sub_, slab_, column_;
   const float scale_;  // of q and of the scores, and so of the outputs
-  RowLoader<Tiling> rows_;
+  std::conditional_t<Tiling::kLoadWarps == 0, RowLoader<Tiling>, NoRowLoader> rows_;
 };
 
 }  // namespace attn::chunked_gla
