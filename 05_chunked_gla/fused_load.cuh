@@ -5,14 +5,16 @@
 
 #include "05_chunked_gla/fused_block.cuh"
 #include "common/ptx/cp_async.cuh"
+#include "common/swizzled_rows.cuh"
 #include "common/tensor_view.cuh"
 
 namespace attn::chunked_gla {
 
 // A thread's part of tile after tile of one tensor: kRows rows and kWidth columns of one head, which
 // kThreads threads copy.
-template <class T, int kRows, int kWidth, int kPitch, int kThreads>
+template <class T, int kRows, int kWidth, int kThreads>
 struct RowTile {
+  using Rows = SwizzledRows<T, kWidth>;
   static constexpr int kVector = 16 / sizeof(T);
   static constexpr int kPerRow = kWidth / kVector;
   static constexpr int kLanes = kThreads < kPerRow ? kThreads : kPerRow;  // that share a row
@@ -27,14 +29,15 @@ struct RowTile {
   // thread's first element; returns that of the next tile.
   static __device__ __forceinline__ const T* load(T* smem, const T* source, int64_t stride,
                                                   int thread, int rows, int columns) {
-    smem += row(thread) * kPitch + column(thread);
+    const Rows to = {smem};
     rows -= row(thread);
     columns -= column(thread);
 #pragma unroll
     for (int first = 0; first < kRows; first += kRowStep) {
 #pragma unroll
       for (int d = 0; d < kWidth; d += kLanes * kVector) {
-        cp_async<16>(smem + first * kPitch + d, source + d, first < rows && d < columns);
+        cp_async<16>(to.at(row(thread) + first, column(thread) + d), source + d,
+                     first < rows && d < columns);
       }
       source += kRowStep * stride;
     }
@@ -44,7 +47,7 @@ struct RowTile {
   // The same for rows that begin anywhere, element by element.
   static __device__ __forceinline__ const T* load_elements(T* smem, const T* source, int64_t stride,
                                                            int thread, int rows, int columns) {
-    smem += row(thread) * kPitch + column(thread);
+    const Rows to = {smem};
     rows -= row(thread);
     columns -= column(thread);
 #pragma unroll 1
@@ -54,7 +57,7 @@ struct RowTile {
 #pragma unroll
         for (int i = 0; i < kVector; ++i) {
           const bool inside = first < rows && d + i < columns;
-          smem[first * kPitch + d + i] = inside ? source[d + i] : T(0.0f);
+          *to.at(row(thread) + first, column(thread) + d + i) = inside ? source[d + i] : T(0.0f);
         }
       }
       source += kRowStep * stride;
@@ -72,8 +75,8 @@ class RowLoader {
   static constexpr int kWarps = Tiling::kLoadWarps > 0 ? Tiling::kLoadWarps : Tiling::kPrepareWarps;
   static_assert(kWarps % 4 == 0, "as many warps for each of q, k, g and v");
   static constexpr int kThreads = kWarps / 4 * kWarp;
-  using QkgTile = RowTile<T, Tiling::kRows, Tiling::kE, Tiling::kPitch, kThreads>;
-  using ValueTile = RowTile<T, Tiling::kRows, Tiling::kM, Tiling::kPitchV, kThreads>;
+  using QkgTile = RowTile<T, Tiling::kRows, Tiling::kE, kThreads>;
+  using ValueTile = RowTile<T, Tiling::kRows, Tiling::kM, kThreads>;
 
  public:
   // `thread` counts those of the warps that fetch.

@@ -182,8 +182,8 @@ class PreparingWarp {
     Packet<Tiling>& packet = this->packet(round);
     // Read before anything is stored: the compiler could not know that the stores leave them alone.
     Pair<T> r_pairs[kTiles][2], k_pairs[kTiles][2];
-    load_rows(r_pairs, slab(smem.r, round), kPitch);
-    load_rows(k_pairs, slab(smem.k, round), kPitch);
+    load_rows(r_pairs, PaddedRows{slab(smem.r, round), kPitch});
+    load_rows(k_pairs, PaddedRows{slab(smem.k, round), kPitch});
     const DecaySums<kTiles> sums = sum_decays<kTiles>(slab(smem.w, round), kPitch);
     bool mild = true;  // a NaN, from an infinite decay, is not
 #pragma unroll

@@ -87,7 +87,7 @@ class StateWarp {
     uint32_t v_b[kTiles][kValueParts][2][2];
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
-      load_values_b(v_b[tile], v_smem + tile * 16, Tiling::kPitchV);
+      load_values_b(v_b[tile], PaddedRows{v_smem + tile * 16, Tiling::kPitchV});
     }
 #pragma unroll
     for (int i = 0; i < 2 * Tiling::kSlabs; ++i) {
@@ -105,7 +105,7 @@ class StateWarp {
     uint32_t v_a[kTiles][kValueParts][4];
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
-      load_values_a(v_a[tile], v_smem + tile * 16, Tiling::kPitchV);
+      load_values_a(v_a[tile], PaddedRows{v_smem + tile * 16, Tiling::kPitchV});
     }
     // 16 columns of r and k after the other: while one's products wait for their turn in the sums of
     // outputs, or for the state to be decayed, those of the other run.

@@ -75,7 +75,7 @@ __device__ __forceinline__ void running_sums(float (&x)[2][4], float (&sum)[4],
   const int row = lane / 4, pair = lane % 4 * 2;
   const uint32_t before = kOnes & ((pair < row ? 0xffffu : 0) | (pair + 1 < row ? 0xffff0000u : 0));
   uint32_t w[1][4];
-  load_values_a(w, w_smem, pitch);
+  load_values_a(w, PaddedRows{w_smem, pitch});
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const float2 decays = to_floats(w[0][i]);
@@ -124,7 +124,7 @@ __device__ __forceinline__ void running_sums(float (&x)[2][4], float (&sum)[4], 
 __device__ __forceinline__ void load_keys(float (&k)[2][4], const __nv_bfloat16* k_smem,
                                           int pitch) {
   uint32_t pairs[1][4];
-  load_values_a(pairs, k_smem, pitch);
+  load_values_a(pairs, PaddedRows{k_smem, pitch});
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const float2 pair = to_floats(pairs[0][i]);
@@ -227,7 +227,7 @@ __global__ void __launch_bounds__(Tiling::kThreads)
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile) {
         uint32_t v_rmem[kValueParts][4];
-        load_values_a(v_rmem, &smem.v[slot][row][tile * 16], Tiling::kPitch);
+        load_values_a(v_rmem, PaddedRows{&smem.v[slot][row][tile * 16], Tiling::kPitch});
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           mma_m16n8k16(S[tile][half], v_rmem[0], low[half], S[tile][half]);
