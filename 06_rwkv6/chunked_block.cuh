@@ -12,6 +12,7 @@
 #include "common/pairs.cuh"
 #include "common/ptx/block_barrier.cuh"
 #include "common/ptx/named_barrier.cuh"
+#include "common/swizzled_rows.cuh"
 
 namespace attn::rwkv6 {
 
@@ -52,9 +53,12 @@ struct Tiling {
   // a sub-chunk ahead. If not, the preparing warps fetch them.
   static constexpr bool kStateWarpsAhead = kParts > 1;
 
-  // 16 bytes more than a row has: then eight rows begin in different banks.
+  // Of a packet: 16 bytes more than a row has, so that eight rows begin in different banks.
   static constexpr int kPitch = kE + 8;
-  static constexpr int kPitchV = kM + 16 / int(sizeof(T));
+
+  // Rows as they come.
+  using Rows = SwizzledRows<const T, kE>;
+  using ValueRows = SwizzledRows<const T, kM>;
 
   static_assert(kE % kSlab == 0 && kSlab % kWarp == 0, "lanes take whole pairs of columns");
   static_assert(kWarpColumns % kSubChunk == 0, "S transposed is made of mma.sync tiles");
@@ -90,10 +94,10 @@ struct SharedStorage {
   using T = typename Tiling::T;
   // Rows as they lie in memory. Of r, k and w those to be prepared and those on their way; of v one
   // round more, since it is used when its packets are.
-  alignas(16) T r[Tiling::kSlots][Tiling::kRows][Tiling::kPitch];
-  alignas(16) T k[Tiling::kSlots][Tiling::kRows][Tiling::kPitch];
-  alignas(16) T w[Tiling::kSlots][Tiling::kRows][Tiling::kPitch];
-  alignas(16) T v[Tiling::kSlots + 1][Tiling::kRows][Tiling::kPitchV];
+  alignas(128) T r[Tiling::kSlots][Tiling::kRows][Tiling::kE];
+  alignas(128) T k[Tiling::kSlots][Tiling::kRows][Tiling::kE];
+  alignas(128) T w[Tiling::kSlots][Tiling::kRows][Tiling::kE];
+  alignas(128) T v[Tiling::kSlots + 1][Tiling::kRows][Tiling::kM];
   Packet<Tiling> packets[2][Tiling::kSubChunks];
   alignas(8) float u[Tiling::kE];
   // What a state warp has of the outputs that the warp with the other part of E adds up; of two

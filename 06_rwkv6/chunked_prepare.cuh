@@ -29,8 +29,9 @@ struct DecaySums {
   float read[kTiles][4], write[kTiles][4], h[kTiles][4];
 };
 
-template <int kTiles>
-__device__ __forceinline__ DecaySums<kTiles> sum_decays(const __nv_bfloat16* w_smem, int pitch) {
+template <int kTiles, int kWidth>
+__device__ __forceinline__ DecaySums<kTiles> sum_decays(
+    const SwizzledRows<const __nv_bfloat16, kWidth>& w_rows) {
   constexpr uint32_t kHalf = 0x3f003f00u, kSigns = 0x80008000u;  // a pair of bf16: 1/2; minus it
   const int lane = threadIdx.x % kWarp;
   const int row = lane / 4, pair = lane % 4 * 2;
@@ -42,7 +43,7 @@ __device__ __forceinline__ DecaySums<kTiles> sum_decays(const __nv_bfloat16* w_s
 #pragma unroll
   for (int n = 0; n < kTiles; n += 2) {
     uint32_t w[4];
-    ldmatrix_trans(w, w_smem + lane % 16 * pitch + n * 8 + lane / 16 * 8);
+    ldmatrix_trans(w, w_rows.at(lane % 16, n * 8 + lane / 16 * 8));
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const uint32_t w_n[2] = {w[2 * i], w[2 * i + 1]};
@@ -57,8 +58,9 @@ __device__ __forceinline__ DecaySums<kTiles> sum_decays(const __nv_bfloat16* w_s
 
 // The same of float decays: here each is the sum of two tf32, and its own decay is taken from a row
 // by subtraction.
-template <int kTiles>
-__device__ __forceinline__ DecaySums<kTiles> sum_decays(const float* w_smem, int pitch) {
+template <int kTiles, int kWidth>
+__device__ __forceinline__ DecaySums<kTiles> sum_decays(
+    const SwizzledRows<const float, kWidth>& w_rows) {
   const int lane = threadIdx.x % kWarp;
   const int row = lane / 4, column = lane % 4;
   DecaySums<kTiles> sums = {};
@@ -76,7 +78,7 @@ __device__ __forceinline__ DecaySums<kTiles> sum_decays(const float* w_smem, int
       uint32_t high[2], low[2];
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const float w = w_smem[(j + i * 4) * pitch + n * 8 + row];
+        const float w = *w_rows.at(j + i * 4, n * 8 + row);
         high[i] = __float_as_uint(w) & 0xffffe000u;  // what tf32 keeps of a float
         low[i] = __float_as_uint(w - __uint_as_float(high[i]));
       }
@@ -90,7 +92,7 @@ __device__ __forceinline__ DecaySums<kTiles> sum_decays(const float* w_smem, int
   for (int n = 0; n < kTiles; ++n) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const float own = w_smem[(row + i / 2 * 8) * pitch + n * 8 + column * 2 + i % 2];
+      const float own = *w_rows.at(row + i / 2 * 8, n * 8 + column * 2 + i % 2);
       sums.read[n][i] = sums.write[n][i] - own;
     }
   }
@@ -102,7 +104,6 @@ template <class Tiling>
 class PreparingWarp {
   using T = typename Tiling::T;
   static constexpr int kTiles = Tiling::kSlab / 8;
-  static constexpr int kPitch = Tiling::kPitch;
   static constexpr int kThreads = Tiling::kPrepareWarps * kWarp;
   static constexpr bool kFetches = !Tiling::kStateWarpsAhead;
 
@@ -154,10 +155,10 @@ class PreparingWarp {
   __device__ __forceinline__ Packet<Tiling>& packet(int round) const {
     return block_.smem.packets[round % 2][sub_];
   }
-  // The slab's first element.
-  __device__ __forceinline__ const T* slab(
-      const T (&x)[Tiling::kSlots][Tiling::kRows][Tiling::kPitch], int round) const {
-    return x[round % Tiling::kSlots][sub_ * kSubChunk] + column_;
+  // The slab's rows, from tile n0 on.
+  __device__ __forceinline__ typename Tiling::Rows slab(
+      const T (&x)[Tiling::kSlots][Tiling::kRows][Tiling::kE], int round, int n0) const {
+    return {x[round % Tiling::kSlots][sub_ * kSubChunk], column_ + n0 * 8};
   }
 
   // [doc:prepare]
@@ -194,9 +195,9 @@ class PreparingWarp {
   // that stores leave it alone.
   template <int kCount>
   __device__ __forceinline__ void fetch(Columns<kCount>& columns, int round, int n0) const {
-    load_rows(columns.r, slab(block_.smem.r, round) + n0 * 8, kPitch);
-    load_rows(columns.k, slab(block_.smem.k, round) + n0 * 8, kPitch);
-    columns.sums = sum_decays<kCount>(slab(block_.smem.w, round) + n0 * 8, kPitch);
+    load_rows(columns.r, slab(block_.smem.r, round, n0));
+    load_rows(columns.k, slab(block_.smem.k, round, n0));
+    columns.sums = sum_decays<kCount>(slab(block_.smem.w, round, n0));
   }
 
   // [doc:prepare_columns]
@@ -246,8 +247,7 @@ class PreparingWarp {
       if (columns.mild()) {
         prepare_columns(packet, n, columns, scores, bonus);
       } else {
-        const T* w_rows = slab(block_.smem.w, round) + n * 8 + lane_ % 4 * 2;
-        prepare_rows(packet, n, columns, w_rows, scores, bonus);
+        prepare_rows(packet, n, columns, slab(block_.smem.w, round, n), scores, bonus);
       }
     }
     store_scores(packet, scores, bonus);
@@ -256,7 +256,8 @@ class PreparingWarp {
   // No factor is over 1 here. A row's scores are its r times the keys before it, which decay on the
   // way.
   __device__ __forceinline__ void prepare_rows(Packet<Tiling>& packet, int n0,
-                                               const Columns<2>& columns, const T* w_rows,
+                                               const Columns<2>& columns,
+                                               const typename Tiling::Rows& w_rows,
                                                float (&scores)[2][4], float (&bonus)[2]) const {
     const int row = lane_ / 4;
     float own_r[2][4], own_k[2][4], r[2][4], k[2][4] = {}, decay[2][2];
@@ -278,7 +279,7 @@ class PreparingWarp {
     for (int i = 0; i < kSubChunk; ++i) {
 #pragma unroll
       for (int n = 0; n < 2; ++n) {
-        const float2 w = to_floats(load_pair(w_rows + i * kPitch + n * 8));
+        const float2 w = to_floats(load_pair(w_rows.at(i, n * 8 + lane_ % 4 * 2)));
         const float own_decay[2] = {exp2_approx(w.x * kLog2e), exp2_approx(w.y * kLog2e)};
         float r_row[4];
 #pragma unroll

@@ -152,11 +152,11 @@ class StateWarp {
   // A sub-chunk in shared memory.
   struct Place {
     const Packet<Tiling>& packet;
-    const T* v;
+    typename Tiling::ValueRows v;
   };
   __device__ __forceinline__ Place place(int round, int sub) const {
     return {block_.smem.packets[round % 2][sub],
-            &block_.smem.v[round % (Tiling::kSlots + 1)][sub * kSubChunk][column_]};
+            {block_.smem.v[round % (Tiling::kSlots + 1)][sub * kSubChunk], column_}};
   }
 
   // [doc:fetch]
@@ -174,13 +174,13 @@ class StateWarp {
     }
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
-      load_values_b(v_b_[tile], place.v + tile * 16, Tiling::kPitchV);
+      load_values_b(v_b_[tile], place.v.from(0, tile * 16));
     }
   }
   __device__ __forceinline__ void fetch_values(const Place& place) {
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
-      load_values_a(v_a_[tile], place.v + tile * 16, Tiling::kPitchV);
+      load_values_a(v_a_[tile], place.v.from(0, tile * 16));
     }
   }
   __device__ __forceinline__ void fetch_columns(const Place& place, int n) {
