@@ -51,7 +51,11 @@ struct Tiling {
   static constexpr int kThreads = (kStateWarps + kPrepareWarps) * kWarp;
   // Whether the state warps fetch rows, among their products, and have registers for the fragments of
   // a sub-chunk ahead. If not, the preparing warps fetch them.
+#ifdef NO_AHEAD
+  static constexpr bool kStateWarpsAhead = false;
+#else
   static constexpr bool kStateWarpsAhead = kParts > 1;
+#endif
 
   // Of a packet: 16 bytes more than a row has, so that eight rows begin in different banks.
   static constexpr int kPitch = kE + 8;

@@ -26,6 +26,7 @@ class StateWarp {
   static constexpr int kE = Tiling::kE / kParts;          // rows of the state
   static constexpr int kOutputHalves = kHalves / kParts;  // whose outputs the warp stores
   static constexpr int kValueParts = sizeof(T) / 2;
+  static constexpr bool kFours = sizeof(T) == 2 && kOutputHalves % 2 == 0;
   static constexpr int kThreads = Tiling::kStateWarps * kWarp;
   static constexpr bool kAhead = Tiling::kStateWarpsAhead;
   // Whether the state leaves registers for more than one sub-chunk at a time.
@@ -42,7 +43,7 @@ class StateWarp {
         column_(column_warp_ * Tiling::kWarpColumns),
         m0_(block.m0 + column_),
         o_m0_(m0_ + part_ * kOutputHalves * 8),
-        o_rows_(output_rows(block.begin)) {}
+        o_rows_(output_rows(block.begin) + (kFours && lane_ % 2 == 1 ? 8 - 2 : 0)) {}
 
   // [doc:state_rounds]
   __device__ __forceinline__ void run(bool accumulate) {
@@ -88,7 +89,14 @@ class StateWarp {
     for (int sub = 0; sub < Tiling::kSubChunks; ++sub) {
       float o[kHalves][4];
       take(place(round, sub), o);
-      if (kWhole || whole) {
+      if constexpr (kParts > 1) {
+        share(o, sub % 2);
+        if (kWhole || whole) {
+          add_and_store<true>(first_row(round, sub));
+        } else {
+          add_and_store<false>(first_row(round, sub));
+        }
+      } else if (kWhole || whole) {
         store_whole(o);
       } else {
         store_some(o, first_row(round, sub), accumulate);
@@ -374,16 +382,31 @@ class StateWarp {
   }
   __device__ __forceinline__ float scale() const { return block_.x.scale * kUncut; }
 
-  // The outputs of the next 16 rows, and all columns.
+  // The outputs of the next 16 rows, and all columns. Pairs of bf16 are brought together to four by
+  // neighbouring lanes, so that four lanes write whole sectors of 32 bytes: one lane the first eight
+  // columns', the other the next eight's.
   __device__ __forceinline__ void store_whole(const float (&o)[kOutputHalves][4]) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
+      if constexpr (kFours) {
+        const bool odd = lane_ % 2 == 1;
 #pragma unroll
-      for (int half = 0; half < kOutputHalves; ++half) {
-        store_pair(o_rows_ + half * 8, o[half][2 * i] * scale(), o[half][2 * i + 1] * scale());
+        for (int half = 0; half < kOutputHalves; half += 2) {
+          const uint32_t x = scaled_pair(o[half], i), y = scaled_pair(o[half + 1], i);
+          const uint32_t other = __shfl_xor_sync(kFullWarp, odd ? x : y, 1);
+          *reinterpret_cast<uint2*>(o_rows_ + half * 8) = odd ? uint2{other, y} : uint2{x, other};
+        }
+      } else {
+#pragma unroll
+        for (int half = 0; half < kOutputHalves; ++half) {
+          store_pair(o_rows_ + half * 8, o[half][2 * i] * scale(), o[half][2 * i + 1] * scale());
+        }
       }
       o_rows_ += 8 * block_.x.o.stride_l;
     }
+  }
+  __device__ __forceinline__ uint32_t scaled_pair(const float (&o)[4], int i) const {
+    return pack_high(o[2 * i] * scale(), o[2 * i + 1] * scale());
   }
 
   // Those of them that there are.

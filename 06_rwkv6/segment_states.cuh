@@ -172,11 +172,12 @@ __global__ void __launch_bounds__(Tiling::kThreads)
 
   const int e_tiles = segments.eights * 8 / Tiling::kColumns;
   const int m_tiles = segments.column_tiles * 16 / Tiling::kColumns;
-  const int m0 = blockIdx.x % m_tiles * Tiling::kColumns;
-  const int e0 = blockIdx.x / m_tiles % e_tiles * Tiling::kColumns;
-  const int segment = blockIdx.x / m_tiles / e_tiles % (segments.count - 1);
-  const int64_t head = blockIdx.x / m_tiles / e_tiles / (segments.count - 1);
-  const int64_t b = head / k.H, h = head % k.H;
+  const int index = blockIdx.x, H = static_cast<int>(k.H);  // in 32 bits: see chunked_kernel
+  const int m0 = index % m_tiles * Tiling::kColumns;
+  const int e0 = index / m_tiles % e_tiles * Tiling::kColumns;
+  const int segment = index / m_tiles / e_tiles % (segments.count - 1);
+  const int head = index / m_tiles / e_tiles / (segments.count - 1);
+  const int64_t b = head / H, h = head % H;
   const int first = k.L - (segment + 1) * segments.rows;
   RowLoader<T, Tiling::kRows, Tiling::kColumns, Tiling::kThreads> k_rows(k, b, h, first, e0,
                                                                          threadIdx.x),
@@ -250,13 +251,13 @@ __global__ void __launch_bounds__(Tiling::kThreads)
   // [/doc:segment_walk]
   cp_async_wait<0>();
 
-  const int64_t index = segments.index(head, segment);
+  const int64_t place = segments.index(head, segment);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int eight = (e0 + warp * 16) / 8 + half;
-    if (m0 == 0 && lane % 4 == 0) segments.log_decay_of(index)[column + half * 8] = left(half);
+    if (m0 == 0 && lane % 4 == 0) segments.log_decay_of(place)[column + half * 8] = left(half);
     float4* added =
-        segments.added_by(index, m0 / 16) + eight * segments.column_tiles * kWarp + lane;
+        segments.added_by(place, m0 / 16) + eight * segments.column_tiles * kWarp + lane;
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
       const float(&s)[4] = S[tile][half];

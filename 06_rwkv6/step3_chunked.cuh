@@ -54,10 +54,12 @@ template <class Tiling>
 __global__ void __launch_bounds__(Tiling::kThreads, Tiling::kBlocks)
     chunked_kernel(Rwkv6Operands<typename Tiling::T> x, Segments segments, int column_tiles,
                    bool aligned, bool accumulate) {
-  const int tile = blockIdx.x % column_tiles;
-  const int segment = blockIdx.x / column_tiles % segments.count;
-  const int64_t head = blockIdx.x / column_tiles / segments.count;
-  const int64_t b = head / x.k.H, h = head % x.k.H;
+  // In 32 bits: a grid has no more blocks, and a division of 64 would keep the first loads waiting.
+  const int index = blockIdx.x, H = static_cast<int>(x.k.H);
+  const int tile = index % column_tiles;
+  const int segment = index / column_tiles % segments.count;
+  const int head = index / column_tiles / segments.count;
+  const int64_t b = head / H, h = head % H;
   const int L = static_cast<int>(x.k.L), begin = segment * segments.rows;
   const int end = L - begin > segments.rows ? begin + segments.rows : L;
   const Block<Tiling> block = {
