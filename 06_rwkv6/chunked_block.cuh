@@ -30,32 +30,23 @@ constexpr float kUncut = 1 + 2 * 3.52e-4f;
 
 // [doc:tiling]
 // How a block divides its head.
-template <class T_, int kE_, int kWarpColumns_, int kColumnWarps_, int kParts_, int kSubChunks_,
-          int kSlots_, int kSlab_, int kBlocks_>
+template <class T_, int kE_, int kWarpColumns_, int kStateWarps_, int kSubChunks_, int kSlots_,
+          int kSlab_, int kBlocks_>
 struct Tiling {
   using T = T_;
   static constexpr int kE = kE_;                      // head size of r and k, padded with zeros
   static constexpr int kWarpColumns = kWarpColumns_;  // value columns of one state warp
-  static constexpr int kColumnWarps = kColumnWarps_;  // state warps side by side
-  static constexpr int kParts = kParts_;              // of kE, each with state warps of its own
+  static constexpr int kStateWarps = kStateWarps_;
   static constexpr int kSubChunks = kSubChunks_;  // in a round, between two barriers of the block
   static constexpr int kSlots = kSlots_;          // buffers for the rows of a round
   static constexpr int kSlab = kSlab_;            // columns of r, k and w of one preparing warp
   static constexpr int kBlocks = kBlocks_;        // side by side on one multiprocessor
 
-  static constexpr int kM = kColumnWarps * kWarpColumns;  // value columns of the block
-  static constexpr int kStateWarps = kParts * kColumnWarps;
-  static constexpr int kRows = kSubChunks * kSubChunk;  // of a round
+  static constexpr int kM = kStateWarps * kWarpColumns;  // value columns of the block
+  static constexpr int kRows = kSubChunks * kSubChunk;   // of a round
   static constexpr int kSlabs = kE / kSlab;
   static constexpr int kPrepareWarps = kSubChunks * kSlabs;
   static constexpr int kThreads = (kStateWarps + kPrepareWarps) * kWarp;
-  // Whether the state warps fetch rows, among their products, and have registers for the fragments of
-  // a sub-chunk ahead. If not, the preparing warps fetch them.
-#ifdef NO_AHEAD
-  static constexpr bool kStateWarpsAhead = false;
-#else
-  static constexpr bool kStateWarpsAhead = kParts > 1;
-#endif
 
   // Of a packet: 16 bytes more than a row has, so that eight rows begin in different banks.
   static constexpr int kPitch = kE + 8;
@@ -66,8 +57,7 @@ struct Tiling {
 
   static_assert(kE % kSlab == 0 && kSlab % kWarp == 0, "lanes take whole pairs of columns");
   static_assert(kWarpColumns % kSubChunk == 0, "S transposed is made of mma.sync tiles");
-  static_assert(2 + kSubChunks + kColumnWarps <= 16, "a block has 16 barriers");
-  static_assert(kParts == 1 || kParts == 2, "each of two parts adds up half of the outputs");
+  static_assert(2 + kSubChunks <= 16, "a block has 16 barriers");
 };
 // [/doc:tiling]
 
@@ -104,9 +94,6 @@ struct SharedStorage {
   alignas(128) T v[Tiling::kSlots + 1][Tiling::kRows][Tiling::kM];
   Packet<Tiling> packets[2][Tiling::kSubChunks];
   alignas(8) float u[Tiling::kE];
-  // What a state warp has of the outputs that the warp with the other part of E adds up; of two
-  // sub-chunks in turn.
-  float4 sums[2][Tiling::kStateWarps][Tiling::kWarpColumns / 16][Tiling::kParts > 1 ? kWarp : 1];
 };
 
 // [doc:segments]
@@ -155,10 +142,10 @@ struct Block {
   }
   // [/doc:meet]
 
-  // [doc:some_meet]
+  // [doc:slabs_meet]
   // The preparing warps of one sub-chunk: those of all slabs but the first arrive, the first waits.
-  // racecheck does not follow warps that have met apart from the others either; in its build all
-  // warps meet, the state warps too.
+  // racecheck does not follow warps that have met apart from the others; in its build all warps
+  // meet, the state warps too.
 #ifdef ATTN_FOR_COMPUTE_SANITIZER
   __device__ __forceinline__ void slab_ready(int) const { all_warps_sync(); }
   __device__ __forceinline__ void wait_for_slabs(int) const { all_warps_sync(); }
@@ -174,16 +161,7 @@ struct Block {
   }
   __device__ __forceinline__ void while_slabs_meet(int) const {}
 #endif
-  // The state warps of the same columns.
-  __device__ __forceinline__ void meet_parts(int column_warp) const {
-    constexpr int kFirst = 2 + Tiling::kSubChunks;
-#ifdef ATTN_FOR_COMPUTE_SANITIZER
-    some_warps_sync(kFirst + column_warp, Tiling::kParts * kWarp);
-#else
-    named_barrier_sync(kFirst + column_warp, Tiling::kParts * kWarp);
-#endif
-  }
-  // [/doc:some_meet]
+  // [/doc:slabs_meet]
 };
 
 }  // namespace attn::rwkv6

@@ -9,14 +9,12 @@
 
 namespace attn::rwkv6 {
 
-// Copies tile after tile of kRows rows and kWidth columns of one head, by kThreads threads; threads
-// that are too many do nothing.
+// Copies tile after tile of kRows rows and kWidth columns of one head, by kThreads threads.
 template <class T, int kRows, int kWidth, int kThreads>
 class RowLoader {
   static constexpr int kVector = 16 / sizeof(T);
   static constexpr int kPerRow = kWidth / kVector;
-  static constexpr bool kTooMany = kThreads / kPerRow > kRows;
-  static constexpr int kRowStep = kTooMany ? kRows : kThreads / kPerRow;
+  static constexpr int kRowStep = kThreads / kPerRow;
   static constexpr int kPasses = kRows / kRowStep;
   static constexpr int kSources = kPasses <= 4 ? kPasses : 1;  // addresses kept in registers
   static_assert(kThreads % kPerRow == 0 && kRows % kRowStep == 0);
@@ -37,28 +35,27 @@ class RowLoader {
 
   // Starts the copy of the next tile, of which the first `rows` are there; the rest is zeros. Every
   // row must begin on 16 bytes and hold whole 16 bytes.
-  __device__ __forceinline__ void load(T (*smem)[kWidth], int rows) {
-    if (kTooMany && row_ >= kRows) return;
+  __device__ __forceinline__ void load(T (&smem)[kRows][kWidth], int rows) {
+    const SwizzledRows<T, kWidth> to = {smem[0]};
     advance();
 #pragma unroll
     for (int pass = 0; pass < kPasses; ++pass) {
       const int row = row_ + pass * kRowStep;
       const T* source = source_[pass % kSources] + pass / kSources * kRowStep * stride_;
-      cp_async<16>(SwizzledRows<T, kWidth>{smem[0]}.at(row, d_), source,
-                   row < rows && d_ < columns_);
+      cp_async<16>(to.at(row, d_), source, row < rows && d_ < columns_);
     }
   }
 
   // The same for rows that begin anywhere, element by element.
-  __device__ __forceinline__ void load_elements(T (*smem)[kWidth], int rows) {
+  __device__ __forceinline__ void load_elements(T (&smem)[kRows][kWidth], int rows) {
+    const SwizzledRows<T, kWidth> to = {smem[0]};
     advance();
 #pragma unroll 1
     for (int row = row_; row < kRows; row += kRowStep) {
 #pragma unroll
       for (int i = 0; i < kVector; ++i) {
         const bool inside = row < rows && d_ + i < columns_;
-        *SwizzledRows<T, kWidth>{smem[0]}.at(row, d_ + i) =
-            inside ? source_[0][(row - row_) * stride_ + i] : T(0.0f);
+        *to.at(row, d_ + i) = inside ? source_[0][(row - row_) * stride_ + i] : T(0.0f);
       }
     }
   }

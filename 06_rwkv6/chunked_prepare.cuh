@@ -1,11 +1,12 @@
-// The preparing warps of the chunked kernel: they turn rows of r, k and w into packets.
+// The preparing warps of the chunked kernel: they fetch rows, and turn those of r, k and w into
+// packets.
 #pragma once
 
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
 #include "06_rwkv6/chunked_block.cuh"
-#include "06_rwkv6/chunked_rows.cuh"
+#include "06_rwkv6/chunked_load.cuh"
 #include "common/mma_operands.cuh"
 #include "common/ptx/cp_async.cuh"
 #include "common/ptx/exp2.cuh"
@@ -104,8 +105,8 @@ template <class Tiling>
 class PreparingWarp {
   using T = typename Tiling::T;
   static constexpr int kTiles = Tiling::kSlab / 8;
+  static constexpr int kAtATime = sizeof(T) == 2 ? kTiles : 4;  // for which there are registers
   static constexpr int kThreads = Tiling::kPrepareWarps * kWarp;
-  static constexpr bool kFetches = !Tiling::kStateWarpsAhead;
 
  public:
   __device__ __forceinline__ explicit PreparingWarp(const Block<Tiling>& block)
@@ -113,44 +114,52 @@ class PreparingWarp {
         lane_(threadIdx.x % kWarp),
         sub_((threadIdx.x / kWarp - Tiling::kStateWarps) / Tiling::kSlabs),
         slab_((threadIdx.x / kWarp - Tiling::kStateWarps) % Tiling::kSlabs),
-        column_(slab_ * Tiling::kSlab) {}
+        column_(slab_ * Tiling::kSlab),
+        r_rows_(block.x.r, block.b, block.h, block.begin, 0, thread()),
+        k_rows_(block.x.k, block.b, block.h, block.begin, 0, thread()),
+        w_rows_(block.x.w, block.b, block.h, block.begin, 0, thread()),
+        v_rows_(block.x.v, block.b, block.h, block.begin, block.m0, thread()) {}
 
   // [doc:preparing_rounds]
-  __device__ __forceinline__ void run() {
-    if constexpr (kFetches) {
-      fetch_and_prepare();
-    } else {
-      load_bonus(block_, thread(), kThreads);
-#pragma unroll 1
-      for (int round = 0; round < block_.rounds; ++round) {
-        // The rows are there; the state warps have read the packets of round - 2, whose places are next.
-        block_.meet();
-        if (!prepare(round)) prepare_strong(round);
-      }
-      block_.meet();
-    }
-  }
-
   // In round r the packets of round r + 1 are prepared.
-  __device__ __forceinline__ void fetch_and_prepare() {
-    BlockRows<Tiling, kThreads> rows(block_, thread());
-    for (int round = 0; round < Tiling::kSlots - 1; ++round) rows.load_round();
+  __device__ __forceinline__ void run() {
+    for (int round = 0; round < Tiling::kSlots - 1; ++round) load(round);
 #pragma unroll 1
     for (int round = -1; round < block_.rounds; ++round) {
       // All copies but those of the latest rounds: the rows of round + 1 have arrived ...
-      rows.template wait<Tiling::kSlots - 2>();
+      cp_async_wait<Tiling::kSlots - 2>();
       // ... from all threads. The packets of `round` are whole before they are taken; and those of
       // round - 1 taken, and their rows of v used, before they are overwritten.
       block_.meet();
-      rows.load_round();
+      load(round + Tiling::kSlots);
       if (round + 1 < block_.rounds && !prepare(round + 1)) prepare_strong(round + 1);
     }
-    cp_async_wait<0>();
   }
   // [/doc:preparing_rounds]
 
  private:
   __device__ int thread() const { return threadIdx.x - Tiling::kStateWarps * kWarp; }
+
+  // Sends for the rows of a round.
+  __device__ __forceinline__ void load(int round) {
+    if (round < block_.rounds) {
+      auto& smem = block_.smem;
+      const int rows = block_.end - block_.begin - round * Tiling::kRows;
+      const int slot = round % Tiling::kSlots, v_slot = round % (Tiling::kSlots + 1);
+      if (block_.aligned) {
+        r_rows_.load(smem.r[slot], rows);
+        k_rows_.load(smem.k[slot], rows);
+        w_rows_.load(smem.w[slot], rows);
+        v_rows_.load(smem.v[v_slot], rows);
+      } else {
+        r_rows_.load_elements(smem.r[slot], rows);
+        k_rows_.load_elements(smem.k[slot], rows);
+        w_rows_.load_elements(smem.w[slot], rows);
+        v_rows_.load_elements(smem.v[v_slot], rows);
+      }
+    }
+    cp_async_commit();
+  }
 
   __device__ __forceinline__ Packet<Tiling>& packet(int round) const {
     return block_.smem.packets[round % 2][sub_];
@@ -164,12 +173,15 @@ class PreparingWarp {
   // [doc:prepare]
   // Prepares the slab of a packet; returns whether its decays are mild enough for that.
   __device__ __forceinline__ bool prepare(int round) {
-    Columns<kTiles> columns;
-    fetch(columns, round, 0);
-    if (!columns.mild()) return false;
     Packet<Tiling>& packet = this->packet(round);
     float scores[2][4] = {}, bonus[2] = {};
-    prepare_columns(packet, 0, columns, scores, bonus);
+#pragma unroll 1
+    for (int n = 0; n < kTiles; n += kAtATime) {
+      Columns<kAtATime> columns;
+      fetch(columns, round, n);
+      if (!columns.mild()) return false;
+      prepare_columns(packet, n, columns, scores, bonus);
+    }
     store_scores(packet, scores, bonus);
     return true;
   }
@@ -412,6 +424,8 @@ class PreparingWarp {
 
   const Block<Tiling>& block_;
   const int lane_, sub_, slab_, column_;
+  RowLoader<T, Tiling::kRows, Tiling::kE, kThreads> r_rows_, k_rows_, w_rows_;
+  RowLoader<T, Tiling::kRows, Tiling::kM, kThreads> v_rows_;
 };
 
 }  // namespace attn::rwkv6

@@ -109,23 +109,16 @@ void chunked_segments(const Rwkv6Operands<T>& x, const Segments& segments, cudaS
   constexpr bool kFloat = sizeof(T) == 4;
   auto run = [&]<class Tiling>(Tiling) { launch_chunked<Tiling>(x, segments, false, stream); };
   const int64_t E = x.k.D;
-  // Whether every block has a multiprocessor to itself: then more warps share the work of a block,
-  // and fewer columns.
-  [[maybe_unused]] const auto alone = [&](int columns) {
-    return x.k.B * x.k.H * segments.count * ((x.v.D + columns - 1) / columns) <= multiprocessors();
-  };
-  //               E  columns warps parts sub-chunks slots slab blocks
+  //                                 E  columns warps sub-chunks slots slab blocks
   if constexpr (kFloat) {
-    if (E <= 64) return run(Tiling<T, 64, 16, 4, 1, 2, 3, 32, 1>());
+    if (E <= 64) return run(Tiling<T, 64, 16, 4, 2, 3, 32, 1>());
     if constexpr (!kSanitized) {
-      if (row_tile(E) == 128) return run(Tiling<T, 128, 32, 4, 1, 1, 3, 64, 1>());
+      if (row_tile(E) == 128) return run(Tiling<T, 128, 32, 4, 1, 3, 64, 1>());
     }
   } else {
-    if (E <= 64 && (kSanitized || alone(32))) return run(Tiling<T, 64, 16, 2, 2, 4, 3, 64, 1>());
+    if (E <= 64) return run(Tiling<T, 64, 32, 2, 2, 3, 64, 2>());
     if constexpr (!kSanitized) {
-      if (E <= 64 && alone(64)) return run(Tiling<T, 64, 32, 2, 2, 4, 3, 64, 1>());
-      if (E <= 64) return run(Tiling<T, 64, 32, 2, 1, 2, 3, 64, 2>());
-      if (row_tile(E) == 128) return run(Tiling<T, 128, 32, 4, 1, 2, 3, 64, 1>());
+      if (row_tile(E) == 128) return run(Tiling<T, 128, 32, 4, 2, 3, 64, 1>());
     }
   }
   // Above 256 rows of the state do not fit: their parts of the outputs are added up in o.
@@ -143,7 +136,7 @@ void chunked_segments(const Rwkv6Operands<T>& x, const Segments& segments, cudaS
       part_segments.added += e / 8 * segments.column_tiles * kWarp;
       part_segments.log_decay += e;
     }
-    launch_chunked<Tiling<T, kE, 16, 4, 1, 1, 2, 64, 1>>(part, part_segments, e > 0, stream);
+    launch_chunked<Tiling<T, kE, 16, 4, 1, 2, 64, 1>>(part, part_segments, e > 0, stream);
   }
 }
 // [/doc:tilings]
