@@ -67,43 +67,31 @@ struct RowTile {
 };
 
 // [doc:row_loader]
-// The rows that one warp fetches. With four warps or more, each keeps to one of q, k, g and v: so it
-// has one address to count up, not four.
+// The rows that one warp fetches. A warp keeps to one of q, k, g and v: so it has one address to
+// count up, not four.
 template <class Tiling>
 class RowLoader {
   using T = typename Tiling::T;
   static constexpr int kWarps = Tiling::kLoadWarps > 0 ? Tiling::kLoadWarps : Tiling::kPrepareWarps;
-  static_assert(kWarps == 1 || kWarps == 2 || kWarps % 4 == 0, "all have as much to do");
-  static constexpr int kTensors = kWarps < 4 ? 4 / kWarps : 1;    // of each warp
-  static constexpr int kThreads = kTensors * kWarps / 4 * kWarp;  // of each tensor
+  static_assert(kWarps % 4 == 0, "as many warps for each of q, k, g and v");
+  static constexpr int kThreads = kWarps / 4 * kWarp;
   using QkgTile = RowTile<T, Tiling::kRows, Tiling::kE, kThreads>;
   using ValueTile = RowTile<T, Tiling::kRows, Tiling::kM, kThreads>;
-
-  // What the thread fetches of one tensor.
-  struct Part {
-    int tensor;
-    const T* source;  // the first element of the next round
-    int64_t stride;
-    int columns;
-  };
 
  public:
   // `thread` counts those of the warps that fetch.
   __device__ __forceinline__ RowLoader(const Block<Tiling>& block, int thread)
-      : block_(block), thread_(thread % kThreads) {
-#pragma unroll
-    for (int i = 0; i < kTensors; ++i) {
-      const int tensor = (kWarps == 1 ? 0 : thread / kThreads * kTensors) + i;
-      const auto& x = tensor == kQ   ? block.x.q
-                      : tensor == kK ? block.x.k
-                      : tensor == kG ? block.x.g
-                                     : block.x.v;
-      const bool is_v = tensor == kV;
-      const int row = is_v ? ValueTile::row(thread_) : QkgTile::row(thread_);
-      const int column = is_v ? block.m0 + ValueTile::column(thread_) : QkgTile::column(thread_);
-      parts_[i] = {tensor, x.row(block.b, block.h, block.begin + row) + column, x.stride_l,
-                   static_cast<int>(x.D) - (is_v ? block.m0 : 0)};
-    }
+      : block_(block), tensor_(thread / kThreads), thread_(thread % kThreads) {
+    const auto& x = tensor_ == kQ   ? block.x.q
+                    : tensor_ == kK ? block.x.k
+                    : tensor_ == kG ? block.x.g
+                                    : block.x.v;
+    const bool is_v = tensor_ == kV;
+    const int row = is_v ? ValueTile::row(thread_) : QkgTile::row(thread_);
+    const int column = is_v ? block.m0 + ValueTile::column(thread_) : QkgTile::column(thread_);
+    source_ = x.row(block.b, block.h, block.begin + row) + column;
+    stride_ = x.stride_l;
+    columns_ = static_cast<int>(x.D) - (is_v ? block.m0 : 0);
   }
 
   // Starts the copies of the first rounds' rows.
@@ -119,13 +107,10 @@ class RowLoader {
     if (round < block_.rounds) {
       auto& smem = block_.smem;
       const int rows = block_.end - block_.begin - round * Tiling::kRows;
-#pragma unroll
-      for (Part& part : parts_) {
-        if (part.tensor == kV) {
-          load_tile<ValueTile>(part, smem.v[round % (Tiling::kSlots + 1)][0], rows);
-        } else {
-          load_tile<QkgTile>(part, smem.qkg[part.tensor][round % Tiling::kSlots][0], rows);
-        }
+      if (tensor_ == kV) {
+        load_tile<ValueTile>(smem.v[round % (Tiling::kSlots + 1)][0], rows);
+      } else {
+        load_tile<QkgTile>(smem.qkg[tensor_][round % Tiling::kSlots][0], rows);
       }
     }
     cp_async_commit();
@@ -133,16 +118,16 @@ class RowLoader {
 
  private:
   template <class Tile>
-  __device__ __forceinline__ void load_tile(Part& part, T* smem, int rows) {
-    part.source =
-        block_.aligned
-            ? Tile::load(smem, part.source, part.stride, thread_, rows, part.columns)
-            : Tile::load_elements(smem, part.source, part.stride, thread_, rows, part.columns);
+  __device__ __forceinline__ void load_tile(T* smem, int rows) {
+    source_ = block_.aligned ? Tile::load(smem, source_, stride_, thread_, rows, columns_)
+                             : Tile::load_elements(smem, source_, stride_, thread_, rows, columns_);
   }
 
   const Block<Tiling>& block_;
-  const int thread_;  // of those that have the same tensors
-  Part parts_[kTensors];
+  const int tensor_, thread_;
+  const T* source_;  // the thread's first element of the next round
+  int64_t stride_;
+  int columns_;
 };
 // [/doc:row_loader]
 
