@@ -89,9 +89,8 @@ struct SharedStorage {
   alignas(128) T v[Tiling::kSlots + 1][Tiling::kRows][Tiling::kM];
   Packet<Tiling> packets[2][Tiling::kSubChunks];
   // What a state warp has of the outputs that the warp with the other part of E adds up; of two
-  // rounds in turn.
-  float4 sums[2][Tiling::kStateWarps][Tiling::kSubChunks][Tiling::kWarpColumns / 16]
-             [Tiling::kParts > 1 ? kWarp : 1];
+  // sub-chunks in turn.
+  float4 sums[2][Tiling::kStateWarps][Tiling::kWarpColumns / 16][Tiling::kParts > 1 ? kWarp : 1];
 };
 
 // A block's place in the problem.

@@ -131,7 +131,7 @@ class RowLoader {
 };
 // [/doc:row_loader]
 
-// What a preparing warp has in its place where other warps fetch the rows.
+// What a preparing warp has in its place if loading warps fetch the rows.
 struct NoRowLoader {
   template <class Tiling>
   __device__ __forceinline__ NoRowLoader(const Block<Tiling>&, int) {}
@@ -141,15 +141,16 @@ struct NoRowLoader {
 };
 
 // [doc:loading_warp]
-// A warp that only fetches rows. Each copy of 32 times 16 bytes takes the load unit some ten
-// cycles, and the warp that asks for it stands as long: here it is one that has nothing else to do.
+// A warp that only fetches rows, for blocks with few warps. A copy of 32 times 16 bytes keeps the
+// load unit for some ten cycles, and the warp that asks for it as long: here it is one that has
+// nothing else to do.
 template <class Tiling>
 class LoadingWarp {
  public:
   __device__ __forceinline__ explicit LoadingWarp(const Block<Tiling>& block)
       : block_(block), rows_(block, threadIdx.x - kBefore * kWarp) {}
 
-  // The barriers are those of PreparingWarp::run().
+  // The barriers, and what they order, are those of PreparingWarp::run().
   __device__ __forceinline__ void run() {
     rows_.begin();
 #pragma unroll 1

@@ -128,8 +128,9 @@ class PreparingWarp {
 #pragma unroll 1
     for (int round = -1; round < block_.rounds; ++round) {
       rows_.wait();
-      // The rows of round + 1 have arrived, by all threads that fetch. The packets of `round` are whole before they are taken; and those of
-      // round - 1 taken, and their rows of v used, before they are overwritten.
+      // The rows of round + 1 have arrived, of all threads that fetch. The packets of `round` are
+      // whole before they are taken; and those of round - 1 taken, and their rows of v used, before
+      // they are overwritten.
       block_.meet();
       rows_.load(round + Tiling::kSlots);
       if (round + 1 < block_.rounds && !prepare(round + 1)) prepare_strong(round + 1);

@@ -59,47 +59,35 @@ class StateWarp {
     block_.meet();  // nothing to take yet: the first packets are being prepared
     load_state();
     block_.while_slabs_meet(0);
-    columns_whole_ = block_.aligned && !accumulate && m0_ + Tiling::kWarpColumns <= block_.x.v.D;
+    const bool columns_whole =
+        block_.aligned && !accumulate && m0_ + Tiling::kWarpColumns <= block_.x.v.D;
 #pragma unroll 1
     for (int round = 0; round < block_.rounds; ++round) {
-      // The packets of this round are whole; and so are the sums that parts of E have left each
-      // other in the round before. (Those of two rounds before are read.)
-      block_.meet();
+      block_.meet();  // the packets of this round are whole
       block_.while_slabs_meet(round + 1);
-      if constexpr (kParts > 1) {
-        if (round > 0) store_shared(round - 1, accumulate);
-        take_shared(round);
-      } else if (kWholeApart && whole(round)) {
-        take_round<true>(round, accumulate);
+      const bool whole = columns_whole && block_.first_row(round + 1) <= block_.end;
+      if (kWholeApart && whole) {
+        take_round<true>(round, whole, accumulate);
       } else {
-        take_round<false>(round, accumulate);
+        take_round<false>(round, whole, accumulate);
       }
-    }
-    if constexpr (kParts > 1) {
-      block_.meet_parts(column_warp_);  // the sums of the last round are there
-      store_shared(block_.rounds - 1, accumulate);
     }
     store_state();
   }
   // [/doc:state_rounds]
 
  private:
-  // Whether all rows and columns are there, and outputs are stored, not added.
-  __device__ __forceinline__ bool whole(int round) const {
-    return columns_whole_ && block_.first_row(round + 1) <= block_.end;
-  }
-
   // [doc:take_round]
-  // kWhole: that is known beforehand, so that there are no branches, and the compiler can begin with
-  // a sub-chunk while it waits for the one before.
+  // whole: all rows and columns are there, and outputs are stored, not added. kWhole: that is known
+  // beforehand, so that there are no branches, and the compiler can begin with a sub-chunk while it
+  // waits for the one before.
   template <bool kWhole>
-  __device__ __forceinline__ void take_round(int round, bool accumulate) {
-    const bool whole = kWhole || (!kWholeApart && this->whole(round));
+  __device__ __forceinline__ void take_round(int round, bool whole, bool accumulate) {
 #pragma unroll(kWhole&& kAhead ? Tiling::kSubChunks : 1)
     for (int sub = 0; sub < Tiling::kSubChunks; ++sub) {
-      float o[kHalves][4];
-      take(block_.smem.packets[round % 2][sub], values(round, sub), o);
-      if (whole) {
+      float o[kOutputHalves][4];
+      take(block_.smem.packets[round % 2][sub], values(round, sub), sub % 2, o);
+      if (kWhole || (!kWholeApart && whole)) {
         store_whole(o);
       } else {
         store_some(o, block_.first_row(round) + sub * kSubChunk, accumulate);
@@ -108,66 +96,15 @@ class StateWarp {
   }
   // [/doc:take_round]
 
-  // [doc:take_shared]
-  // Two warps with the same columns and half of E each: each adds up half of the outputs, after the
-  // round, so that neither waits for the other on its way from product to product.
-  __device__ __forceinline__ void take_shared(int round) {
-    constexpr int kGiven = kHalves - kOutputHalves;
-    float sums[Tiling::kSubChunks][kHalves][4];
-#pragma unroll
-    for (int sub = 0; sub < Tiling::kSubChunks; ++sub) {
-      take(block_.smem.packets[round % 2][sub], values(round, sub), sums[sub]);
-    }
-    auto& given = block_.smem.sums[round % 2][threadIdx.x / kWarp];
-#pragma unroll
-    for (int sub = 0; sub < Tiling::kSubChunks; ++sub) {
-#pragma unroll
-      for (int half = 0; half < kGiven; ++half) {
-        const float(&x)[4] = sums[sub][half], (&y)[4] = sums[sub][half + kGiven];
-        const bool upper = part_ == 1;
-        given[sub][half][lane_] =
-            upper ? float4{x[0], x[1], x[2], x[3]} : float4{y[0], y[1], y[2], y[3]};
-#pragma unroll
-        for (int i = 0; i < 4; ++i) kept_[sub][half][i] = upper ? y[i] : x[i];
-      }
-    }
-  }
-
-  __device__ __forceinline__ void store_shared(int round, bool accumulate) {
-    const int other = column_warp_ + (1 - part_) * Tiling::kColumnWarps;
-    const auto& given = block_.smem.sums[round % 2][other];
-#pragma unroll
-    for (int sub = 0; sub < Tiling::kSubChunks; ++sub) {
-#pragma unroll
-      for (int half = 0; half < kOutputHalves; ++half) {
-        const float4 more = given[sub][half][lane_];
-        kept_[sub][half][0] += more.x;
-        kept_[sub][half][1] += more.y;
-        kept_[sub][half][2] += more.z;
-        kept_[sub][half][3] += more.w;
-      }
-    }
-    const bool whole = this->whole(round);
-#pragma unroll
-    for (int sub = 0; sub < Tiling::kSubChunks; ++sub) {
-      if (whole) {
-        store_whole(kept_[sub]);
-      } else {
-        store_some(kept_[sub], block_.first_row(round) + sub * kSubChunk, accumulate);
-      }
-    }
-  }
-  // [/doc:take_shared]
-
   __device__ __forceinline__ typename Tiling::ValueRows values(int round, int sub) const {
     return {block_.smem.v[round % (Tiling::kSlots + 1)][sub * kSubChunk], column_};
   }
 
   // [doc:take]
-  // S moves past the packet's rows, and takes them in; o = their outputs, the warp's part of E.
+  // S moves past the packet's rows, and takes them in; o = their outputs.
   __device__ __forceinline__ void take(const Packet<Tiling>& packet,
-                                       const typename Tiling::ValueRows& v_rows,
-                                       float (&o)[kHalves][4]) {
+                                       const typename Tiling::ValueRows& v_rows, int buffer,
+                                       float (&o)[kOutputHalves][4]) {
     ValueFragment<kValueParts> v[kTiles];
     float sums[kChains][kHalves][4] = {};
     // scores v. Low parts are not multiplied with low parts.
@@ -233,14 +170,51 @@ class StateWarp {
       }
     }
 #pragma unroll
-    for (int half = 0; half < kHalves; ++half) {
+    for (int chain = 1; chain < kChains; ++chain) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        o[half][i] = kChains == 1 ? sums[0][half][i] : sums[0][half][i] + sums[kChains - 1][half][i];
+      for (int half = 0; half < kHalves; ++half) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) sums[0][half][i] += sums[chain][half][i];
+      }
+    }
+    share_outputs(sums[0], buffer, o);
+  }
+  // [/doc:take]
+
+  // [doc:share_outputs]
+  // Two warps with the same columns and half of E each: each adds up half of the outputs.
+  __device__ __forceinline__ void share_outputs(const float (&sums)[kHalves][4], int buffer,
+                                                float (&o)[kOutputHalves][4]) const {
+    constexpr int kShared = kHalves - kOutputHalves;
+    if constexpr (kShared > 0) {
+      auto& smem = block_.smem.sums[buffer];
+      const bool upper = part_ == 1;
+#pragma unroll
+      for (int half = 0; half < kShared; ++half) {
+        const float(&x)[4] = sums[half], (&y)[4] = sums[half + kShared];
+        smem[threadIdx.x / kWarp][half][lane_] =
+            upper ? float4{x[0], x[1], x[2], x[3]} : float4{y[0], y[1], y[2], y[3]};
+      }
+      // The other's are there. It has also read mine of the sub-chunk before, whose place is next.
+      block_.meet_parts(column_warp_);
+#pragma unroll
+      for (int half = 0; half < kShared; ++half) {
+        const float(&x)[4] = sums[half], (&y)[4] = sums[half + kShared];
+        const float4 more = smem[column_warp_ + (1 - part_) * Tiling::kColumnWarps][half][lane_];
+        o[half][0] = (upper ? y[0] : x[0]) + more.x;
+        o[half][1] = (upper ? y[1] : x[1]) + more.y;
+        o[half][2] = (upper ? y[2] : x[2]) + more.z;
+        o[half][3] = (upper ? y[3] : x[3]) + more.w;
+      }
+    } else {
+#pragma unroll
+      for (int half = 0; half < kHalves; ++half) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) o[half][i] = sums[half][i];
       }
     }
   }
-  // [/doc:take]
+  // [/doc:share_outputs]
 
   // Where the lane's outputs of the sub-chunk go that begins with row0.
   __device__ __forceinline__ T* output_rows(int row0) const {
@@ -358,9 +332,6 @@ class StateWarp {
   const int column_, m0_;  // the first value column, of the block's and of the head's
   const int o_m0_;         // the first whose outputs the warp stores
   T* o_rows_;              // where the lane's outputs of the next sub-chunk go
-  bool columns_whole_;     // all columns are there, and outputs are stored, not added
-  // Of a round's outputs what the warp adds up.
-  float kept_[kParts > 1 ? Tiling::kSubChunks : 1][kOutputHalves][4];
   // The state transposed, [value columns][rows], as accumulator fragments.
   float S_[kTiles][kE / 8][4] = {};
 };

@@ -16,7 +16,7 @@ template <class T_, int kWidth_>
 struct SwizzledRows {
   using T = T_;
   static constexpr int kWidth = kWidth_;
-  static constexpr int kPiece = 16 / sizeof(T);  // elements
+  static constexpr int kPiece = 16 / sizeof(T);                              // elements
   static constexpr int kPieces = kWidth / kPiece < 8 ? kWidth / kPiece : 8;  // that change places
   static constexpr int kRowsPerLine = 8 / kPieces;
   static_assert(kPieces == 4 || (kPieces == 8 && kWidth % (8 * kPiece) == 0));
