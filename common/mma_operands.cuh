@@ -1,5 +1,5 @@
 // Rows in shared memory as operands of tensor cores: what a lane of a warp holds (ptx/mma.cuh). Where
-// element x of a row lies is what rows.at(row, x) says: SwizzledRows, or PaddedRows.
+// element x of a row lies is what rows.at(row, x) says, as of SwizzledRows.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -11,17 +11,6 @@
 #include "common/ptx/ldmatrix.cuh"
 
 namespace attn {
-
-// Rows whose length and padding, `pitch` elements, keep eight of them in different banks.
-template <class T>
-struct PaddedRows {
-  const T* rows;
-  int pitch;
-  __device__ __forceinline__ const T* at(int row, int x) const { return rows + row * pitch + x; }
-};
-
-template <class T>
-PaddedRows(const T*, int) -> PaddedRows<T>;
 
 // Rows lane / 4 and lane / 4 + 8 of 16, columns 2 (lane % 4) and the next of every eight.
 template <int kTiles, class Rows>
