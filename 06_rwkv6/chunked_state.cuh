@@ -39,7 +39,8 @@ class StateWarp {
     const bool columns_whole =
         block_.aligned && !accumulate && m0_ + Tiling::kWarpColumns <= block_.x.v.D;
     load_bonus();
-    block_.meet();  // the bonus is there. Nothing to take yet: first packets are prepared, meanwhile
+    // The bonus is there. Nothing to take yet: the first packets are being prepared, meanwhile.
+    block_.meet();
     load_state();
     block_.while_slabs_meet(0);
 #pragma unroll 1

@@ -125,8 +125,8 @@ __device__ __forceinline__ void running_sums(float (&x)[2][4], float (&sum)[4],
 
 // 16 rows and 16 columns of k as floats, where the accumulators of running_sums() have them.
 template <int kWidth>
-__device__ __forceinline__ void load_keys(
-    float (&k)[2][4], const SwizzledRows<const __nv_bfloat16, kWidth>& k_rows) {
+__device__ __forceinline__ void load_keys(float (&k)[2][4],
+                                          const SwizzledRows<const __nv_bfloat16, kWidth>& k_rows) {
   uint32_t pairs[1][4];
   load_values_a(pairs, k_rows);
 #pragma unroll

@@ -12,8 +12,8 @@
 // decays from j + 1 on. What stage 05 had at one place, the sum up to row i, is at two here, and the
 // bonus is the diagonal of the scores. With h halfway, d_16 / 2, neither factor of A leaves the range
 // of a float as long as the decays of a sub-chunk sum up to no less than -133 (2^-192). Where they
-// sum up to less, which the kernel sees from the data, the scores are computed row by row, of keys
-// that decay on the way. Nothing is clamped. All other exponents are <= 0.
+// sum up to less, which the kernel sees from the data, the scores of those columns are computed row
+// by row, of keys that decay on the way. Nothing is clamped. All other exponents are <= 0.
 //
 // Who computes what: a block has one head and up to 128 of its value columns. Its warps have two
 // jobs. Preparing warps fetch rows (cp.async) and make packets: decayed rows of r and k, and the
