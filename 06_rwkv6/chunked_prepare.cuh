@@ -272,47 +272,54 @@ class PreparingWarp {
                                                const typename Tiling::Rows& w_rows,
                                                float (&scores)[2][4], float (&bonus)[2]) const {
     const int row = lane_ / 4;
-    float own_r[2][4], own_k[2][4], r[2][4], k[2][4] = {}, decay[2][2];
+    float r[2][4], k_own[2][4], k[2][4] = {}, decay[2][2];
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const float2 r_pair = to_floats(columns.r[n][half]), k_pair = to_floats(columns.k[n][half]);
-        own_r[n][2 * half] = r_pair.x;
-        own_r[n][2 * half + 1] = r_pair.y;
-        own_k[n][2 * half] = k_pair.x;
-        own_k[n][2 * half + 1] = k_pair.y;
+        r[n][2 * half] = r_pair.x;
+        r[n][2 * half + 1] = r_pair.y;
+        k_own[n][2 * half] = k_pair.x;
+        k_own[n][2 * half + 1] = k_pair.y;
         decay[n][half] = 1;
       }
-      add_bonus(bonus, n0 + n, own_r[n], own_k[n]);
+      add_bonus(bonus, n0 + n, r[n], k_own[n]);
     }
-    float sums[2][2][4] = {};  // of each eight columns, which need not wait for each other
+    float more[2][4] = {};  // of the second eight columns, which need not wait for the first
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int own = half * 2;  // where a lane keeps its row of this half
 #pragma unroll 4
-    for (int i = 0; i < kSubChunk; ++i) {
+      for (int i = 0; i < 8; ++i) {
+        const bool mine = row == i;
 #pragma unroll
-      for (int n = 0; n < 2; ++n) {
-        const float2 w = to_floats(load_pair(w_rows.at(i, n * 8 + lane_ % 4 * 2)));
-        const float own_decay[2] = {exp2_approx(w.x * kLog2e), exp2_approx(w.y * kLog2e)};
-        float r_row[4];
+        for (int n = 0; n < 2; ++n) {
+          const float2 w = to_floats(load_pair(w_rows.at(half * 8 + i, n * 8 + lane_ % 4 * 2)));
+          const float own_decay[2] = {exp2_approx(w.x * kLog2e), exp2_approx(w.y * kLog2e)};
+          float r_row[4] = {};
 #pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          const bool own = i == row + j / 2 * 8;
-          r_row[j] = own ? own_r[n][j] : 0;
-          if (own) r[n][j] = own_r[n][j] * decay[n][j % 2];
+          for (int j = 0; j < 2; ++j) {
+            if (mine) {
+              r_row[own + j] = r[n][own + j];
+              r[n][own + j] *= decay[n][j];
+            }
+          }
+          add_scores(n == 0 ? scores : more, r_row, k[n]);
+#pragma unroll
+          for (int j = 0; j < 2; ++j) {
+            k[n][j] *= own_decay[j];
+            k[n][2 + j] *= own_decay[j];
+            if (mine) k[n][own + j] = k_own[n][own + j];
+            decay[n][j] *= own_decay[j];
+          }
         }
-        add_scores(sums[n], r_row, k[n]);
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          k[n][j] = i == row + j / 2 * 8 ? own_k[n][j] : k[n][j] * own_decay[j % 2];
-        }
-        decay[n][0] *= own_decay[0];
-        decay[n][1] *= own_decay[1];
       }
     }
 #pragma unroll
-    for (int n = 0; n < 2; ++n) {
+    for (int i = 0; i < 8; ++i) scores[i / 4][i % 4] += more[i / 4][i % 4];
 #pragma unroll
-      for (int i = 0; i < 8; ++i) scores[i / 4][i % 4] += sums[n][i / 4][i % 4];
+    for (int n = 0; n < 2; ++n) {
       store_r(packet, n0 + n, r[n]);
       store_k(packet, n0 + n, k[n]);
       store_decay(packet, n0 + n, decay[n][0], decay[n][1]);

@@ -31,8 +31,7 @@ class StateWarp {
       : block_(block),
         lane_(threadIdx.x % kWarp),
         column_(threadIdx.x / kWarp * Tiling::kWarpColumns),
-        m0_(block.m0 + column_),
-        o_rows_(output_rows(block.begin)) {}
+        m0_(block.m0 + column_) {}
 
   // [doc:state_rounds]
   __device__ __forceinline__ void run(bool accumulate) {
@@ -83,7 +82,7 @@ class StateWarp {
       take(block_.smem.packets[round % 2][sub],
            {block_.smem.v[round % (Tiling::kSlots + 1)][sub * kSubChunk], column_}, o);
       if (kWhole || whole) {
-        store_whole(o);
+        store_whole(o, first_row(round, sub));
       } else {
         store_some(o, first_row(round, sub), accumulate);
       }
@@ -235,28 +234,29 @@ class StateWarp {
     });
   }
 
-  // Where the lane's outputs of the sub-chunk go that begins with row0.
-  __device__ __forceinline__ T* output_rows(int row0) const {
+  // Where the lane's first output of 16 rows goes.
+  __device__ __forceinline__ T* output(int row0) const {
     return block_.x.o.row(block_.b, block_.h, row0 + lane_ / 4) + m0_ + lane_ % 4 * 2;
   }
   __device__ __forceinline__ float scale() const { return block_.x.scale * kUncut; }
 
-  // The outputs of the next 16 rows, and all columns.
-  __device__ __forceinline__ void store_whole(const float (&o)[kHalves][4]) {
+  // The outputs of 16 rows and all columns.
+  __device__ __forceinline__ void store_whole(const float (&o)[kHalves][4], int row0) const {
+    T* o_rows = output(row0);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
 #pragma unroll
       for (int half = 0; half < kHalves; ++half) {
-        store_pair(o_rows_ + half * 8, o[half][2 * i] * scale(), o[half][2 * i + 1] * scale());
+        store_pair(o_rows + half * 8, o[half][2 * i] * scale(), o[half][2 * i + 1] * scale());
       }
-      o_rows_ += 8 * block_.x.o.stride_l;
+      o_rows += 8 * block_.x.o.stride_l;
     }
   }
 
   // Those of them that there are.
   __device__ __forceinline__ void store_some(const float (&o)[kHalves][4], int row0,
                                              bool accumulate) const {
-    T* const o_rows = output_rows(row0);
+    T* const o_rows = output(row0);
     const int m = m0_ + lane_ % 4 * 2;
 #pragma unroll
     for (int half = 0; half < kHalves; ++half) {
@@ -294,7 +294,6 @@ class StateWarp {
 
   const Block<Tiling>& block_;
   const int lane_, column_, m0_;
-  T* o_rows_;  // where store_whole() goes on
   // The state transposed, [value columns][E], as accumulator fragments.
   float S_[kTiles][Tiling::kE / 8][4] = {};
 };
