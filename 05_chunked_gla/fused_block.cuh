@@ -13,6 +13,7 @@
 #include "common/pairs.cuh"
 #include "common/ptx/block_barrier.cuh"
 #include "common/ptx/named_barrier.cuh"
+#include "common/swizzled_rows.cuh"
 
 namespace attn::chunked_gla {
 
@@ -24,7 +25,7 @@ constexpr int kQ = 0, kK = 1, kG = 2, kV = 3;  // the tensors that are read
 // [doc:tiling]
 // How a block divides its head.
 template <class T_, int kE_, int kWarpColumns_, int kColumnWarps_, int kParts_, int kSubChunks_,
-          int kSlots_, int kSlab_, int kBlocks_>
+          int kSlots_, int kSlab_, int kLoadWarps_, int kBlocks_>
 struct Tiling {
   using T = T_;
   static constexpr int kE = kE_;                      // head size of q and k, padded with zeros
@@ -34,6 +35,7 @@ struct Tiling {
   static constexpr int kSubChunks = kSubChunks_;  // in a round, between two barriers of the block
   static constexpr int kSlots = kSlots_;          // buffers for the rows of a round
   static constexpr int kSlab = kSlab_;            // columns of q, k and g of one preparing warp
+  static constexpr int kLoadWarps = kLoadWarps_;  // that only fetch rows; 0: preparing warps do
   static constexpr int kBlocks = kBlocks_;        // side by side on one multiprocessor
 
   static constexpr int kM = kColumnWarps * kWarpColumns;  // value columns of the block
@@ -41,11 +43,14 @@ struct Tiling {
   static constexpr int kRows = kSubChunks * kSubChunk;  // of a round
   static constexpr int kSlabs = kE / kSlab;
   static constexpr int kPrepareWarps = kSubChunks * kSlabs;
-  static constexpr int kThreads = (kStateWarps + kPrepareWarps) * kWarp;
+  static constexpr int kThreads = (kStateWarps + kPrepareWarps + kLoadWarps) * kWarp;
 
-  // 16 bytes more than a row has: then eight rows begin in different banks.
+  // Of a packet: 16 bytes more than a row has, so that eight rows begin in different banks.
   static constexpr int kPitch = kE + 8;
-  static constexpr int kPitchV = kM + 16 / int(sizeof(T));
+
+  // Rows as they come.
+  using Rows = SwizzledRows<const T, kE>;
+  using ValueRows = SwizzledRows<const T, kM>;
 
   static_assert(kE % kSlab == 0 && kSlab % kWarp == 0, "lanes take whole pairs of columns");
   static_assert(kWarpColumns % kSubChunk == 0, "S transposed is made of mma.sync tiles");
@@ -80,8 +85,8 @@ struct SharedStorage {
   using T = typename Tiling::T;
   // Rows as they lie in memory. Of q, k and g (kQ, kK, kG) those to be prepared and those on their
   // way; of v one round more, since it is used when its packets are.
-  alignas(16) T qkg[3][Tiling::kSlots][Tiling::kRows][Tiling::kPitch];
-  alignas(16) T v[Tiling::kSlots + 1][Tiling::kRows][Tiling::kPitchV];
+  alignas(128) T qkg[3][Tiling::kSlots][Tiling::kRows][Tiling::kE];
+  alignas(128) T v[Tiling::kSlots + 1][Tiling::kRows][Tiling::kM];
   Packet<Tiling> packets[2][Tiling::kSubChunks];
   // What a state warp has of the outputs that the warp with the other part of E adds up; of two
   // sub-chunks in turn.

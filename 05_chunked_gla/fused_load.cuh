@@ -5,14 +5,16 @@
 
 #include "05_chunked_gla/fused_block.cuh"
 #include "common/ptx/cp_async.cuh"
+#include "common/swizzled_rows.cuh"
 #include "common/tensor_view.cuh"
 
 namespace attn::chunked_gla {
 
 // A thread's part of tile after tile of one tensor: kRows rows and kWidth columns of one head, which
 // kThreads threads copy.
-template <class T, int kRows, int kWidth, int kPitch, int kThreads>
+template <class T, int kRows, int kWidth, int kThreads>
 struct RowTile {
+  using Rows = SwizzledRows<T, kWidth>;
   static constexpr int kVector = 16 / sizeof(T);
   static constexpr int kPerRow = kWidth / kVector;
   static constexpr int kLanes = kThreads < kPerRow ? kThreads : kPerRow;  // that share a row
@@ -27,14 +29,15 @@ struct RowTile {
   // thread's first element; returns that of the next tile.
   static __device__ __forceinline__ const T* load(T* smem, const T* source, int64_t stride,
                                                   int thread, int rows, int columns) {
-    smem += row(thread) * kPitch + column(thread);
+    const Rows to = {smem};
     rows -= row(thread);
     columns -= column(thread);
 #pragma unroll
     for (int first = 0; first < kRows; first += kRowStep) {
 #pragma unroll
       for (int d = 0; d < kWidth; d += kLanes * kVector) {
-        cp_async<16>(smem + first * kPitch + d, source + d, first < rows && d < columns);
+        cp_async<16>(to.at(row(thread) + first, column(thread) + d), source + d,
+                     first < rows && d < columns);
       }
       source += kRowStep * stride;
     }
@@ -44,7 +47,7 @@ struct RowTile {
   // The same for rows that begin anywhere, element by element.
   static __device__ __forceinline__ const T* load_elements(T* smem, const T* source, int64_t stride,
                                                            int thread, int rows, int columns) {
-    smem += row(thread) * kPitch + column(thread);
+    const Rows to = {smem};
     rows -= row(thread);
     columns -= column(thread);
 #pragma unroll 1
@@ -54,7 +57,7 @@ struct RowTile {
 #pragma unroll
         for (int i = 0; i < kVector; ++i) {
           const bool inside = first < rows && d + i < columns;
-          smem[first * kPitch + d + i] = inside ? source[d + i] : T(0.0f);
+          *to.at(row(thread) + first, column(thread) + d + i) = inside ? source[d + i] : T(0.0f);
         }
       }
       source += kRowStep * stride;
@@ -64,18 +67,19 @@ struct RowTile {
 };
 
 // [doc:row_loader]
-// The rows that one preparing warp fetches. A warp keeps to one of q, k, g and v: so it has one
-// address to count up, not four.
+// The rows that one warp fetches. A warp keeps to one of q, k, g and v: so it has one address to
+// count up, not four.
 template <class Tiling>
 class RowLoader {
   using T = typename Tiling::T;
-  static_assert(Tiling::kPrepareWarps % 4 == 0, "as many warps for each of q, k, g and v");
-  static constexpr int kThreads = Tiling::kPrepareWarps / 4 * kWarp;
-  using QkgTile = RowTile<T, Tiling::kRows, Tiling::kE, Tiling::kPitch, kThreads>;
-  using ValueTile = RowTile<T, Tiling::kRows, Tiling::kM, Tiling::kPitchV, kThreads>;
+  static constexpr int kWarps = Tiling::kLoadWarps > 0 ? Tiling::kLoadWarps : Tiling::kPrepareWarps;
+  static_assert(kWarps % 4 == 0, "as many warps for each of q, k, g and v");
+  static constexpr int kThreads = kWarps / 4 * kWarp;
+  using QkgTile = RowTile<T, Tiling::kRows, Tiling::kE, kThreads>;
+  using ValueTile = RowTile<T, Tiling::kRows, Tiling::kM, kThreads>;
 
  public:
-  // `thread` counts those of the preparing warps.
+  // `thread` counts those of the warps that fetch.
   __device__ __forceinline__ RowLoader(const Block<Tiling>& block, int thread)
       : block_(block), tensor_(thread / kThreads), thread_(thread % kThreads) {
     const auto& x = tensor_ == kQ   ? block.x.q
@@ -89,6 +93,14 @@ class RowLoader {
     stride_ = x.stride_l;
     columns_ = static_cast<int>(x.D) - (is_v ? block.m0 : 0);
   }
+
+  // Starts the copies of the first rounds' rows.
+  __device__ __forceinline__ void begin() {
+    for (int round = 0; round < Tiling::kSlots - 1; ++round) load(round);
+  }
+  // Waits for all of the thread's copies but those of the latest rounds: the rows of the round have
+  // arrived that comes kSlots - 1 before the next to load().
+  __device__ __forceinline__ void wait() const { cp_async_wait<Tiling::kSlots - 2>(); }
 
   // Starts the copies of a round's rows; to be called for round after round.
   __device__ __forceinline__ void load(int round) {
@@ -118,5 +130,43 @@ class RowLoader {
   int columns_;
 };
 // [/doc:row_loader]
+
+// What a preparing warp has in its place if loading warps fetch the rows.
+struct NoRowLoader {
+  template <class Tiling>
+  __device__ __forceinline__ NoRowLoader(const Block<Tiling>&, int) {}
+  __device__ __forceinline__ void begin() const {}
+  __device__ __forceinline__ void wait() const {}
+  __device__ __forceinline__ void load(int) const {}
+};
+
+// [doc:loading_warp]
+// A warp that only fetches rows, for blocks with few warps. A copy of 32 times 16 bytes keeps the
+// load unit for some ten cycles, and the warp that asks for it as long: here it is one that has
+// nothing else to do.
+template <class Tiling>
+class LoadingWarp {
+ public:
+  __device__ __forceinline__ explicit LoadingWarp(const Block<Tiling>& block)
+      : block_(block), rows_(block, threadIdx.x - kBefore * kWarp) {}
+
+  // The barriers, and what they order, are those of PreparingWarp::run().
+  __device__ __forceinline__ void run() {
+    rows_.begin();
+#pragma unroll 1
+    for (int round = -1; round < block_.rounds; ++round) {
+      rows_.wait();
+      block_.meet();
+      rows_.load(round + Tiling::kSlots);
+      block_.while_slabs_meet(round + 1);
+    }
+  }
+
+ private:
+  static constexpr int kBefore = Tiling::kStateWarps + Tiling::kPrepareWarps;
+  const Block<Tiling>& block_;
+  RowLoader<Tiling> rows_;
+};
+// [/doc:loading_warp]
 
 }  // namespace attn::chunked_gla

@@ -5,10 +5,11 @@
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
+#include <type_traits>
+
 #include "05_chunked_gla/fused_block.cuh"
 #include "05_chunked_gla/fused_load.cuh"
 #include "common/mma_operands.cuh"
-#include "common/ptx/cp_async.cuh"
 #include "common/ptx/exp2.cuh"
 #include "common/ptx/ldmatrix.cuh"
 #include "common/ptx/mma.cuh"
@@ -42,8 +43,9 @@ __device__ __forceinline__ float edge_weight(int i, int j) {
   return j > 0 ? 0.5f : i < 8 ? 0.0f : 1.0f;
 }
 
-template <int kTiles>
-__device__ __forceinline__ GateSums<kTiles> sum_gates(const __nv_bfloat16* g_smem, int pitch) {
+template <int kTiles, int kWidth>
+__device__ __forceinline__ GateSums<kTiles> sum_gates(
+    const SwizzledRows<const __nv_bfloat16, kWidth>& g_rows) {
   const int lane = threadIdx.x % kWarp;
   const int row = lane / 4, pair = lane % 4 * 2;
   uint32_t centred[4], edge[4];
@@ -54,11 +56,10 @@ __device__ __forceinline__ GateSums<kTiles> sum_gates(const __nv_bfloat16* g_sme
     edge[i] = pack_high(edge_weight(r, j), edge_weight(r, j + 1));
   }
   GateSums<kTiles> sums;
-  const __nv_bfloat16* matrix = g_smem + lane % 16 * pitch + lane / 16 * 8;
 #pragma unroll
   for (int n = 0; n < kTiles; n += 2) {
     uint32_t g[4];
-    ldmatrix_trans(g, matrix + n * 8);
+    ldmatrix_trans(g, g_rows.at(lane % 16, lane / 16 * 8 + n * 8));
     const float zero[4] = {};
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -71,8 +72,9 @@ __device__ __forceinline__ GateSums<kTiles> sum_gates(const __nv_bfloat16* g_sme
 // [/doc:centred_gates]
 
 // The same of float gates: here each gate is the sum of two tf32.
-template <int kTiles>
-__device__ __forceinline__ GateSums<kTiles> sum_gates(const float* g_smem, int pitch) {
+template <int kTiles, int kWidth>
+__device__ __forceinline__ GateSums<kTiles> sum_gates(
+    const SwizzledRows<const float, kWidth>& g_rows) {
   const int lane = threadIdx.x % kWarp;
   const int group = lane / 4, column = lane % 4;
   GateSums<kTiles> sums = {};
@@ -90,7 +92,7 @@ __device__ __forceinline__ GateSums<kTiles> sum_gates(const float* g_smem, int p
       uint32_t high[2], low[2];
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const float g = g_smem[(j + i * 4) * pitch + n * 8 + group];
+        const float g = *g_rows.at(j + i * 4, n * 8 + group);
         high[i] = __float_as_uint(g) & 0xffffe000u;  // what tf32 keeps of a float
         low[i] = __float_as_uint(g - __uint_as_float(high[i]));
       }
@@ -108,7 +110,6 @@ template <class Tiling>
 class PreparingWarp {
   using T = typename Tiling::T;
   static constexpr int kTiles = Tiling::kSlab / 8;
-  static constexpr int kPitch = Tiling::kPitch;
 
  public:
   __device__ __forceinline__ explicit PreparingWarp(const Block<Tiling>& block)
@@ -123,13 +124,13 @@ class PreparingWarp {
   // [doc:preparing_rounds]
   // In round r the packets of round r + 1 are prepared.
   __device__ __forceinline__ void run() {
-    for (int round = 0; round < Tiling::kSlots - 1; ++round) rows_.load(round);
+    rows_.begin();
 #pragma unroll 1
     for (int round = -1; round < block_.rounds; ++round) {
-      // All copies but those of the latest rounds: the rows of round + 1 have arrived ...
-      cp_async_wait<Tiling::kSlots - 2>();
-      // ... from all threads. The packets of `round` are whole before they are taken; and those of
-      // round - 1 taken, and their rows of v used, before they are overwritten.
+      rows_.wait();
+      // The rows of round + 1 have arrived, of all threads that fetch. The packets of `round` are
+      // whole before they are taken; and those of round - 1 taken, and their rows of v used, before
+      // they are overwritten.
       block_.meet();
       rows_.load(round + Tiling::kSlots);
       if (round + 1 < block_.rounds && !prepare(round + 1)) prepare_strong(round + 1);
@@ -141,23 +142,22 @@ class PreparingWarp {
   __device__ __forceinline__ Packet<Tiling>& packet(int round) const {
     return block_.smem.packets[round % 2][sub_];
   }
-  // The slab's first element of q, k or g.
-  __device__ __forceinline__ const T* slab(int tensor, int round) const {
-    return block_.smem.qkg[tensor][round % Tiling::kSlots][sub_ * kSubChunk] + column_;
+  // The slab's rows of q, k or g.
+  __device__ __forceinline__ typename Tiling::Rows slab(int tensor, int round) const {
+    return {block_.smem.qkg[tensor][round % Tiling::kSlots][sub_ * kSubChunk], column_};
   }
 
   // [doc:prepare]
   // Prepares the slab of a packet; returns whether its gates are mild enough for that.
   __device__ __forceinline__ bool prepare(int round) {
     Packet<Tiling>& packet = this->packet(round);
-    const T* g = slab(kG, round);
     const int row = lane_ / 4;
 
     // Read before anything is stored: the compiler could not know that the stores leave it alone.
     Pair<T> q_pairs[kTiles][2], k_pairs[kTiles][2];
-    load_rows(q_pairs, slab(kQ, round), kPitch);
-    load_rows(k_pairs, slab(kK, round), kPitch);
-    const GateSums<kTiles> sums = sum_gates<kTiles>(g, kPitch);
+    load_rows(q_pairs, slab(kQ, round));
+    load_rows(k_pairs, slab(kK, round));
+    const GateSums<kTiles> sums = sum_gates<kTiles>(slab(kG, round));
     // The first row has the largest x, -h. A NaN, from an infinite gate, is no mild one either.
     bool mild = true;
 #pragma unroll
@@ -208,7 +208,7 @@ class PreparingWarp {
   // keys up to its own, which have decayed along.
   __device__ __forceinline__ void prepare_strong(int round) {
     Packet<Tiling>& packet = this->packet(round);
-    const T *q_rows = slab(kQ, round), *k_rows = slab(kK, round), *g_rows = slab(kG, round);
+    const auto q_rows = slab(kQ, round), k_rows = slab(kK, round), g_rows = slab(kG, round);
     const int row = lane_ / 4, pair = lane_ % 4 * 2;
     float scores[2][2][4] = {};  // of even and of odd rows, which need not wait for each other
 #pragma unroll 1
@@ -217,17 +217,16 @@ class PreparingWarp {
       float q[4] = {}, k_own[4], k[4] = {}, decay[2] = {1, 1};
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const int offset = (row + half * 8) * kPitch + column;
-        const float2 k_pair = to_floats(load_pair(k_rows + offset));
+        const float2 k_pair = to_floats(load_pair(k_rows.at(row + half * 8, column)));
         k_own[2 * half] = k_pair.x;
         k_own[2 * half + 1] = k_pair.y;
-        const float2 q_pair = to_floats(load_pair(q_rows + offset));
+        const float2 q_pair = to_floats(load_pair(q_rows.at(row + half * 8, column)));
         q[2 * half] = q_pair.x;
         q[2 * half + 1] = q_pair.y;
       }
 #pragma unroll
       for (int i = 0; i < kSubChunk; ++i) {
-        const float2 gates = to_floats(load_pair(g_rows + i * kPitch + column));
+        const float2 gates = to_floats(load_pair(g_rows.at(i, column)));
         const float g[2] = {gates.x * kLog2e, gates.y * kLog2e};
         const int own = i / 8 * 2;  // where a lane that has this row keeps it
         const bool mine = row == i % 8;
@@ -343,7 +342,7 @@ class PreparingWarp {
   const Block<Tiling>& block_;
   const int lane_, sub_, slab_, column_;
   const float scale_;  // of q and of the scores, and so of the outputs
-  RowLoader<Tiling> rows_;
+  std::conditional_t<Tiling::kLoadWarps == 0, RowLoader<Tiling>, NoRowLoader> rows_;
 };
 
 }  // namespace attn::chunked_gla

@@ -42,7 +42,6 @@ class StateWarp {
   // Sums of the same outputs that do not wait for each other; again, if there are registers. Four
   // products at a time hide how long one takes.
   static constexpr int kChains = kTiles == 1 && kE <= 64 ? 2 : 1;
-  static constexpr int kPitchV = Tiling::kPitchV;
 
  public:
   __device__ __forceinline__ explicit StateWarp(const Block<Tiling>& block)
@@ -97,19 +96,20 @@ class StateWarp {
   }
   // [/doc:take_round]
 
-  __device__ __forceinline__ const T* values(int round, int sub) const {
-    return &block_.smem.v[round % (Tiling::kSlots + 1)][sub * kSubChunk][column_];
+  __device__ __forceinline__ typename Tiling::ValueRows values(int round, int sub) const {
+    return {block_.smem.v[round % (Tiling::kSlots + 1)][sub * kSubChunk], column_};
   }
 
   // [doc:take]
   // S moves past the packet's rows, and takes them in; o = their outputs.
-  __device__ __forceinline__ void take(const Packet<Tiling>& packet, const T* v_smem, int buffer,
+  __device__ __forceinline__ void take(const Packet<Tiling>& packet,
+                                       const typename Tiling::ValueRows& v_rows, int buffer,
                                        float (&o)[kOutputHalves][4]) {
     ValueFragment<kValueParts> v[kTiles];
     float sums[kChains][kHalves][4] = {};
     // scores v. Low parts are not multiplied with low parts.
 #pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) load_values_b(v[tile].b, v_smem + tile * 16, kPitchV);
+    for (int tile = 0; tile < kTiles; ++tile) load_values_b(v[tile].b, v_rows.from(0, tile * 16));
 #pragma unroll
     for (int i = 0; i < 2 / kParts; ++i) {
       const uint4 fragment = packet.scores[kParts == 1 ? i : part_][lane_];
@@ -124,7 +124,7 @@ class StateWarp {
       }
     }
 #pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) load_values_a(v[tile].a, v_smem + tile * 16, kPitchV);
+    for (int tile = 0; tile < kTiles; ++tile) load_values_a(v[tile].a, v_rows.from(0, tile * 16));
 
     // 16 columns of q and k after the other: while one's products wait for their turn in the sums
     // of outputs, or for the state to be decayed, those of the other run.

@@ -61,14 +61,13 @@ struct SumTiling {
   static constexpr int kThreads = kWarps * kWarp;
   static constexpr int kRows = kGroups * kSubChunk;  // a tile: between two barriers
 
-  // 16 bytes more than a row has: then eight rows begin in different banks.
-  static constexpr int kPitch = kE + 16 / int(sizeof(T));
-  static constexpr int kPitchV = kM + 16 / int(sizeof(T));
+  using KeyRows = SwizzledRows<const T, kE>;
+  using ValueRows = SwizzledRows<const T, kM>;
 
   struct Rows {
-    alignas(16) T k[kStages][kRows][kPitch];
-    alignas(16) T g[kStages][kRows][kPitch];
-    alignas(16) T v[kStages][kRows][kPitchV];
+    alignas(128) T k[kStages][kRows][kE];
+    alignas(128) T g[kStages][kRows][kE];
+    alignas(128) T v[kStages][kRows][kM];
   };
   // What each group has of the sums that the others store.
   using Sums = float4[kGroups][kGroups][kSlabs][kM / 16 / kGroups][2][kWarp];
@@ -91,17 +90,20 @@ struct SumTiling {
 // 16 rows and 16 columns, transposed, as an A operand: x[i] has rows 2 (lane % 4) + i / 2 * 8 and
 // the next of column lane / 4 + i % 2 * 8. So x[0] and x[2] are also the B operand of the first
 // 8 columns, and x[1] and x[3] that of the others.
-__device__ __forceinline__ void load_transposed(uint32_t (&x)[4], const __nv_bfloat16* smem,
-                                                int pitch) {
+template <int kWidth>
+__device__ __forceinline__ void load_transposed(
+    uint32_t (&x)[4], const SwizzledRows<const __nv_bfloat16, kWidth>& rows) {
   const int lane = threadIdx.x % kWarp;
-  ldmatrix_trans(x, smem + (lane % 8 + lane / 16 * 8) * pitch + lane / 8 % 2 * 8);
+  ldmatrix_trans(x, rows.at(lane % 8 + lane / 16 * 8, lane / 8 % 2 * 8));
 }
-__device__ __forceinline__ void load_transposed(float2 (&x)[4], const float* smem, int pitch) {
+template <int kWidth>
+__device__ __forceinline__ void load_transposed(float2 (&x)[4],
+                                                const SwizzledRows<const float, kWidth>& rows) {
   const int lane = threadIdx.x % kWarp;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const float* two = smem + (lane % 4 * 2 + i / 2 * 8) * pitch + lane / 4 + i % 2 * 8;
-    x[i] = {two[0], two[pitch]};
+    const int row = lane % 4 * 2 + i / 2 * 8, column = lane / 4 + i % 2 * 8;
+    x[i] = {*rows.at(row, column), *rows.at(row + 1, column)};
   }
 }
 
@@ -156,9 +158,10 @@ class SegmentSum {
   // [doc:sum_gates]
   // Sums up the gates of the group's sub-chunk of a tile: all, for the other groups, and those before
   // each row, by products with ones and with a triangle of ones. They turn out as k lies.
-  __device__ __forceinline__ void sum_gates(const T* g_smem, typename Tiling::GateSums* all_smem) {
+  __device__ __forceinline__ void sum_gates(const typename Tiling::KeyRows& g_rows,
+                                            typename Tiling::GateSums* all_smem) {
     Pair<T> gates[4];
-    load_transposed(gates, g_smem + group_ * kSubChunk * Tiling::kPitch, Tiling::kPitch);
+    load_transposed(gates, g_rows.from(group_ * kSubChunk, 0));
 #pragma unroll
     for (int i = 0; i < 4; ++i) gates[i] = finite(gates[i]);
     uint32_t g[kParts][4];
@@ -182,9 +185,9 @@ class SegmentSum {
   // [doc:take_backwards]
   // Takes the sub-chunk whose gates were summed up last. Time runs backwards: the gates of the rows
   // before a row are what it decays by.
-  __device__ __forceinline__ void take(const T* k_smem, const typename Tiling::GateSums* all_smem,
-                                       const T* v_smem) {
-    constexpr int kPitch = Tiling::kPitch, kPitchV = Tiling::kPitchV;
+  __device__ __forceinline__ void take(const typename Tiling::KeyRows& k_rows,
+                                       const typename Tiling::GateSums* all_smem,
+                                       const typename Tiling::ValueRows& v_rows) {
     float log_decay[2];  // by the rows before the sub-chunk
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -200,7 +203,7 @@ class SegmentSum {
     }
 
     Pair<T> keys[4];
-    load_transposed(keys, k_smem + group_ * kSubChunk * kPitch, kPitch);
+    load_transposed(keys, k_rows.from(group_ * kSubChunk, 0));
     uint32_t high[4], low[4];  // k'
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -214,7 +217,7 @@ class SegmentSum {
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
       uint32_t v[kParts][4];
-      load_values_a(v, v_smem + group_ * kSubChunk * kPitchV + tile * 16, kPitchV);
+      load_values_a(v, v_rows.from(group_ * kSubChunk, tile * 16));
       float(&S)[2][4] = S_[tile];
       // Low parts are not multiplied with low parts.
 #pragma unroll
@@ -302,8 +305,8 @@ __global__ void __launch_bounds__(Tiling::kThreads)
   const int end = segments.begin(segment + 1), rows = end - segments.begin(segment);
 
   const int first = static_cast<int>(x.k.L) - end;
-  using KeyTile = RowTile<T, kRows, Tiling::kE, Tiling::kPitch, kThreads>;
-  using ValueTile = RowTile<T, kRows, Tiling::kM, Tiling::kPitchV, kThreads>;
+  using KeyTile = RowTile<T, kRows, Tiling::kE, kThreads>;
+  using ValueTile = RowTile<T, kRows, Tiling::kM, kThreads>;
   const int thread = threadIdx.x;
   const auto first_element = [&]<class Tile>(Tile, const TensorView<const T>& of, int column) {
     return of.row(b, h, first + Tile::row(thread)) + column + Tile::column(thread);
@@ -333,7 +336,7 @@ __global__ void __launch_bounds__(Tiling::kThreads)
   for (int i = 0; i < kStages - 1; ++i) load(i);
   cp_async_wait<kStages - 2>();
   __syncthreads();  // the rows of tile 0 have arrived, of all threads
-  sum.sum_gates(smem.rows.g[0][0] + column, smem.gate_sums[0] + column);
+  sum.sum_gates({smem.rows.g[0][0], column}, smem.gate_sums[0] + column);
 #pragma unroll 1
   for (int i = 0; i * kRows < rows; ++i) {
     cp_async_wait<kStages - 3>();
@@ -344,9 +347,10 @@ __global__ void __launch_bounds__(Tiling::kThreads)
     if (i > 0 && __all_sync(kFullWarp, smem.forgotten[(i - 1) % 2][lane % Tiling::kWarps])) break;
     load(i + kStages - 1);
     const int stage = i % kStages, next = (i + 1) % kStages;
-    sum.take(smem.rows.k[stage][0] + column, smem.gate_sums[i % 2] + column, smem.rows.v[stage][0]);
+    sum.take({smem.rows.k[stage][0], column}, smem.gate_sums[i % 2] + column,
+             {smem.rows.v[stage][0]});
     if ((i + 1) * kRows < rows) {
-      sum.sum_gates(smem.rows.g[next][0] + column, smem.gate_sums[(i + 1) % 2] + column);
+      sum.sum_gates({smem.rows.g[next][0], column}, smem.gate_sums[(i + 1) % 2] + column);
     }
     const bool forgotten = sum.forgotten();
     if (lane == 0) smem.forgotten[i % 2][warp] = forgotten;

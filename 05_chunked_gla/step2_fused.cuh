@@ -36,6 +36,7 @@
 #include <cuda_runtime.h>
 
 #include "05_chunked_gla/fused_block.cuh"
+#include "05_chunked_gla/fused_load.cuh"
 #include "05_chunked_gla/fused_prepare.cuh"
 #include "05_chunked_gla/fused_state.cuh"
 #include "05_chunked_gla/operands.cuh"
@@ -74,10 +75,13 @@ __global__ void __launch_bounds__(Tiling::kThreads, Tiling::kBlocks)
       .end = end,
       .rounds = (end - begin + Tiling::kRows - 1) / Tiling::kRows,
   };
-  if (threadIdx.x / kWarp < Tiling::kStateWarps) {
+  const int warp = threadIdx.x / kWarp;
+  if (warp < Tiling::kStateWarps) {
     StateWarp<Tiling>(block).run(accumulate);
-  } else {
+  } else if (Tiling::kLoadWarps == 0 || warp < Tiling::kStateWarps + Tiling::kPrepareWarps) {
     PreparingWarp<Tiling>(block).run();
+  } else {
+    LoadingWarp<Tiling>(block).run();
   }
 }
 // [/doc:kernel]
@@ -113,18 +117,18 @@ void fused_segments(const GlaOperands<T>& x, const Segments& segments, cudaStrea
   [[maybe_unused]] const auto alone = [&](int columns) {
     return heads * ((x.v.D + columns - 1) / columns) <= multiprocessors();
   };
-  //               E  columns warps parts sub-chunks slots slab blocks
+  //               E  columns warps parts sub-chunks slots slab loading blocks
   if constexpr (kFloat) {
-    if (E <= 64) return run(Tiling<T, 64, 16, 4, 1, 2, 3, 32, 1>());
+    if (E <= 64) return run(Tiling<T, 64, 16, 4, 1, 2, 3, 32, 0, 1>());
     if constexpr (!kSanitized) {
-      if (row_tile(E) == 128) return run(Tiling<T, 128, 32, 4, 1, 1, 3, 32, 1>());
+      if (row_tile(E) == 128) return run(Tiling<T, 128, 32, 4, 1, 1, 3, 32, 0, 1>());
     }
   } else {
-    if (E <= 64 && (kSanitized || alone(32))) return run(Tiling<T, 64, 16, 2, 2, 4, 3, 64, 1>());
+    if (E <= 64 && (kSanitized || alone(32))) return run(Tiling<T, 64, 16, 2, 2, 4, 3, 64, 4, 1>());
     if constexpr (!kSanitized) {
-      if (E <= 64 && alone(64)) return run(Tiling<T, 64, 32, 2, 2, 4, 3, 64, 1>());
-      if (row_tile(E) == 128) return run(Tiling<T, 128, 32, 4, 1, 2, 3, 64, 1>());
-      if (E <= 64) return run(Tiling<T, 64, 32, 2, 1, 2, 3, 32, 2>());
+      if (E <= 64 && alone(64)) return run(Tiling<T, 64, 32, 2, 2, 4, 3, 64, 4, 1>());
+      if (row_tile(E) == 128) return run(Tiling<T, 128, 32, 4, 1, 2, 3, 64, 0, 1>());
+      if (E <= 64) return run(Tiling<T, 64, 32, 2, 1, 2, 3, 32, 0, 2>());
     }
   }
   // Above 256 rows of the state do not fit: their parts of the outputs are added up in o.
@@ -141,7 +145,7 @@ void fused_segments(const GlaOperands<T>& x, const Segments& segments, cudaStrea
       part_segments.added += e / 8 * kWarp;
       part_segments.log_decay += e;
     }
-    launch_fused<Tiling<T, kE, 16, 4, 1, 1, 2, 64, 1>>(part, part_segments, e > 0, stream);
+    launch_fused<Tiling<T, kE, 16, 4, 1, 1, 2, 64, 0, 1>>(part, part_segments, e > 0, stream);
   }
 }
 // [/doc:tilings]

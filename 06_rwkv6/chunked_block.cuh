@@ -12,6 +12,7 @@
 #include "common/pairs.cuh"
 #include "common/ptx/block_barrier.cuh"
 #include "common/ptx/named_barrier.cuh"
+#include "common/swizzled_rows.cuh"
 
 namespace attn::rwkv6 {
 
@@ -47,12 +48,16 @@ struct Tiling {
   static constexpr int kPrepareWarps = kSubChunks * kSlabs;
   static constexpr int kThreads = (kStateWarps + kPrepareWarps) * kWarp;
 
-  // 16 bytes more than a row has: then eight rows begin in different banks.
+  // Of a packet: 16 bytes more than a row has, so that eight rows begin in different banks.
   static constexpr int kPitch = kE + 8;
-  static constexpr int kPitchV = kM + 16 / int(sizeof(T));
+
+  // Rows as they come.
+  using Rows = SwizzledRows<const T, kE>;
+  using ValueRows = SwizzledRows<const T, kM>;
 
   static_assert(kE % kSlab == 0 && kSlab % kWarp == 0, "lanes take whole pairs of columns");
   static_assert(kWarpColumns % kSubChunk == 0, "S transposed is made of mma.sync tiles");
+  static_assert(2 + kSubChunks <= 16, "a block has 16 barriers");
 };
 // [/doc:tiling]
 
@@ -67,10 +72,14 @@ struct Packet {
   // k_j, decayed from row j to the sub-chunk's end, as the sum of two bf16; two columns to a word.
   alignas(16) uint32_t k_high[kSubChunk][Tiling::kPitch / 2];
   alignas(16) uint32_t k_low[kSubChunk][Tiling::kPitch / 2];
-  // The scores of each slab's columns, as the sum of two bf16: A fragments of mma_m16n8k16. Below
-  // the diagonal r_i . k_j with the decays between, on it r_i . (u k_i).
-  uint4 scores[Tiling::kSlabs][2][kWarp];
-  float decay[Tiling::kE];  // of the state, over the sub-chunk
+  // The scores, as the sum of two bf16: A fragments of mma_m16n8k16. Below the diagonal r_i . k_j
+  // with the decays between, on it r_i . (u k_i). Before that, those of each slab but the first, as
+  // accumulators.
+  static constexpr int kOtherSlabs = Tiling::kSlabs > 1 ? Tiling::kSlabs - 1 : 1;
+  uint4 scores[2 * kOtherSlabs][kWarp];
+  // Of the state, over the sub-chunk: for each lane % 4 = t columns 2t and 2t + 1 of every eight,
+  // side by side. The last is not used, so that the four begin in different banks.
+  float4 decay[4][Tiling::kE / 16 + 1];
 };
 // [/doc:packet]
 
@@ -79,10 +88,10 @@ struct SharedStorage {
   using T = typename Tiling::T;
   // Rows as they lie in memory. Of r, k and w those to be prepared and those on their way; of v one
   // round more, since it is used when its packets are.
-  alignas(16) T r[Tiling::kSlots][Tiling::kRows][Tiling::kPitch];
-  alignas(16) T k[Tiling::kSlots][Tiling::kRows][Tiling::kPitch];
-  alignas(16) T w[Tiling::kSlots][Tiling::kRows][Tiling::kPitch];
-  alignas(16) T v[Tiling::kSlots + 1][Tiling::kRows][Tiling::kPitchV];
+  alignas(128) T r[Tiling::kSlots][Tiling::kRows][Tiling::kE];
+  alignas(128) T k[Tiling::kSlots][Tiling::kRows][Tiling::kE];
+  alignas(128) T w[Tiling::kSlots][Tiling::kRows][Tiling::kE];
+  alignas(128) T v[Tiling::kSlots + 1][Tiling::kRows][Tiling::kM];
   Packet<Tiling> packets[2][Tiling::kSubChunks];
   alignas(8) float u[Tiling::kE];
 };
@@ -132,6 +141,27 @@ struct Block {
 #endif
   }
   // [/doc:meet]
+
+  // [doc:slabs_meet]
+  // The preparing warps of one sub-chunk: those of all slabs but the first arrive, the first waits.
+  // racecheck does not follow warps that have met apart from the others; in its build all warps
+  // meet, the state warps too.
+#ifdef ATTN_FOR_COMPUTE_SANITIZER
+  __device__ __forceinline__ void slab_ready(int) const { all_warps_sync(); }
+  __device__ __forceinline__ void wait_for_slabs(int) const { all_warps_sync(); }
+  __device__ __forceinline__ void while_slabs_meet(int round) const {
+    if (Tiling::kSlabs > 1 && round < rounds) all_warps_sync();
+  }
+#else
+  __device__ __forceinline__ void slab_ready(int sub) const {
+    named_barrier_arrive(2 + sub, Tiling::kSlabs * kWarp);
+  }
+  __device__ __forceinline__ void wait_for_slabs(int sub) const {
+    named_barrier_sync(2 + sub, Tiling::kSlabs * kWarp);
+  }
+  __device__ __forceinline__ void while_slabs_meet(int) const {}
+#endif
+  // [/doc:slabs_meet]
 };
 
 }  // namespace attn::rwkv6

@@ -4,6 +4,7 @@
 #include <cuda_runtime.h>
 
 #include "common/ptx/cp_async.cuh"
+#include "common/swizzled_rows.cuh"
 #include "common/tensor_view.cuh"
 
 namespace attn::rwkv6 {
@@ -34,27 +35,27 @@ class RowLoader {
 
   // Starts the copy of the next tile, of which the first `rows` are there; the rest is zeros. Every
   // row must begin on 16 bytes and hold whole 16 bytes.
-  template <int kPitch>
-  __device__ __forceinline__ void load(T (&smem)[kRows][kPitch], int rows) {
+  __device__ __forceinline__ void load(T (&smem)[kRows][kWidth], int rows) {
+    const SwizzledRows<T, kWidth> to = {smem[0]};
     advance();
 #pragma unroll
     for (int pass = 0; pass < kPasses; ++pass) {
       const int row = row_ + pass * kRowStep;
       const T* source = source_[pass % kSources] + pass / kSources * kRowStep * stride_;
-      cp_async<16>(&smem[row][d_], source, row < rows && d_ < columns_);
+      cp_async<16>(to.at(row, d_), source, row < rows && d_ < columns_);
     }
   }
 
   // The same for rows that begin anywhere, element by element.
-  template <int kPitch>
-  __device__ __forceinline__ void load_elements(T (&smem)[kRows][kPitch], int rows) {
+  __device__ __forceinline__ void load_elements(T (&smem)[kRows][kWidth], int rows) {
+    const SwizzledRows<T, kWidth> to = {smem[0]};
     advance();
 #pragma unroll 1
     for (int row = row_; row < kRows; row += kRowStep) {
 #pragma unroll
       for (int i = 0; i < kVector; ++i) {
         const bool inside = row < rows && d_ + i < columns_;
-        smem[row][d_ + i] = inside ? source_[0][(row - row_) * stride_ + i] : T(0.0f);
+        *to.at(row, d_ + i) = inside ? source_[0][(row - row_) * stride_ + i] : T(0.0f);
       }
     }
   }

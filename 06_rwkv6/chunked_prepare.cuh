@@ -30,8 +30,9 @@ struct DecaySums {
   float read[kTiles][4], write[kTiles][4], h[kTiles][4];
 };
 
-template <int kTiles>
-__device__ __forceinline__ DecaySums<kTiles> sum_decays(const __nv_bfloat16* w_smem, int pitch) {
+template <int kTiles, int kWidth>
+__device__ __forceinline__ DecaySums<kTiles> sum_decays(
+    const SwizzledRows<const __nv_bfloat16, kWidth>& w_rows) {
   constexpr uint32_t kHalf = 0x3f003f00u, kSigns = 0x80008000u;  // a pair of bf16: 1/2; minus it
   const int lane = threadIdx.x % kWarp;
   const int row = lane / 4, pair = lane % 4 * 2;
@@ -43,7 +44,7 @@ __device__ __forceinline__ DecaySums<kTiles> sum_decays(const __nv_bfloat16* w_s
 #pragma unroll
   for (int n = 0; n < kTiles; n += 2) {
     uint32_t w[4];
-    ldmatrix_trans(w, w_smem + lane % 16 * pitch + n * 8 + lane / 16 * 8);
+    ldmatrix_trans(w, w_rows.at(lane % 16, n * 8 + lane / 16 * 8));
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const uint32_t w_n[2] = {w[2 * i], w[2 * i + 1]};
@@ -58,8 +59,9 @@ __device__ __forceinline__ DecaySums<kTiles> sum_decays(const __nv_bfloat16* w_s
 
 // The same of float decays: here each is the sum of two tf32, and its own decay is taken from a row
 // by subtraction.
-template <int kTiles>
-__device__ __forceinline__ DecaySums<kTiles> sum_decays(const float* w_smem, int pitch) {
+template <int kTiles, int kWidth>
+__device__ __forceinline__ DecaySums<kTiles> sum_decays(
+    const SwizzledRows<const float, kWidth>& w_rows) {
   const int lane = threadIdx.x % kWarp;
   const int row = lane / 4, column = lane % 4;
   DecaySums<kTiles> sums = {};
@@ -77,7 +79,7 @@ __device__ __forceinline__ DecaySums<kTiles> sum_decays(const float* w_smem, int
       uint32_t high[2], low[2];
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const float w = w_smem[(j + i * 4) * pitch + n * 8 + row];
+        const float w = *w_rows.at(j + i * 4, n * 8 + row);
         high[i] = __float_as_uint(w) & 0xffffe000u;  // what tf32 keeps of a float
         low[i] = __float_as_uint(w - __uint_as_float(high[i]));
       }
@@ -91,7 +93,7 @@ __device__ __forceinline__ DecaySums<kTiles> sum_decays(const float* w_smem, int
   for (int n = 0; n < kTiles; ++n) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const float own = w_smem[(row + i / 2 * 8) * pitch + n * 8 + column * 2 + i % 2];
+      const float own = *w_rows.at(row + i / 2 * 8, n * 8 + column * 2 + i % 2);
       sums.read[n][i] = sums.write[n][i] - own;
     }
   }
@@ -103,7 +105,7 @@ template <class Tiling>
 class PreparingWarp {
   using T = typename Tiling::T;
   static constexpr int kTiles = Tiling::kSlab / 8;
-  static constexpr int kPitch = Tiling::kPitch;
+  static constexpr int kAtATime = sizeof(T) == 2 ? kTiles : 4;  // for which there are registers
   static constexpr int kThreads = Tiling::kPrepareWarps * kWarp;
 
  public:
@@ -122,7 +124,6 @@ class PreparingWarp {
   // In round r the packets of round r + 1 are prepared.
   __device__ __forceinline__ void run() {
     for (int round = 0; round < Tiling::kSlots - 1; ++round) load(round);
-    load_bonus();
 #pragma unroll 1
     for (int round = -1; round < block_.rounds; ++round) {
       // All copies but those of the latest rounds: the rows of round + 1 have arrived ...
@@ -138,12 +139,6 @@ class PreparingWarp {
 
  private:
   __device__ int thread() const { return threadIdx.x - Tiling::kStateWarps * kWarp; }
-
-  __device__ __forceinline__ void load_bonus() {
-    for (int e = thread(); e < Tiling::kE; e += kThreads) {
-      block_.smem.u[e] = e < block_.x.u.D ? float(block_.x.u.row(0, block_.h, 0)[e]) : 0;
-    }
-  }
 
   // Sends for the rows of a round.
   __device__ __forceinline__ void load(int round) {
@@ -169,38 +164,67 @@ class PreparingWarp {
   __device__ __forceinline__ Packet<Tiling>& packet(int round) const {
     return block_.smem.packets[round % 2][sub_];
   }
-  // The slab's first element.
-  __device__ __forceinline__ const T* slab(
-      const T (&x)[Tiling::kSlots][Tiling::kRows][Tiling::kPitch], int round) const {
-    return x[round % Tiling::kSlots][sub_ * kSubChunk] + column_;
+  // The slab's rows, from tile n0 on.
+  __device__ __forceinline__ typename Tiling::Rows slab(
+      const T (&x)[Tiling::kSlots][Tiling::kRows][Tiling::kE], int round, int n0) const {
+    return {x[round % Tiling::kSlots][sub_ * kSubChunk], column_ + n0 * 8};
   }
 
   // [doc:prepare]
   // Prepares the slab of a packet; returns whether its decays are mild enough for that.
   __device__ __forceinline__ bool prepare(int round) {
-    auto& smem = block_.smem;
     Packet<Tiling>& packet = this->packet(round);
-    // Read before anything is stored: the compiler could not know that the stores leave them alone.
-    Pair<T> r_pairs[kTiles][2], k_pairs[kTiles][2];
-    load_rows(r_pairs, slab(smem.r, round), kPitch);
-    load_rows(k_pairs, slab(smem.k, round), kPitch);
-    const DecaySums<kTiles> sums = sum_decays<kTiles>(slab(smem.w, round), kPitch);
-    bool mild = true;  // a NaN, from an infinite decay, is not
-#pragma unroll
-    for (int n = 0; n < kTiles; ++n) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) mild = mild && sums.h[n][i] >= -kMildest / kLog2e;
-    }
-    if (!__all_sync(kFullWarp, mild)) return false;
-
     float scores[2][4] = {}, bonus[2] = {};
+#pragma unroll 1
+    for (int n = 0; n < kTiles; n += kAtATime) {
+      Columns<kAtATime> columns;
+      fetch(columns, round, n);
+      if (!columns.mild()) return false;
+      prepare_columns(packet, n, columns, scores, bonus);
+    }
+    store_scores(packet, scores, bonus);
+    return true;
+  }
+  // [/doc:prepare]
+
+  // Columns of a sub-chunk, in tiles of eight.
+  template <int kCount>
+  struct Columns {
+    Pair<T> r[kCount][2], k[kCount][2];
+    DecaySums<kCount> sums;
+
+    __device__ __forceinline__ bool mild() const {
+      bool mild = true;  // a NaN, from an infinite decay, is not
 #pragma unroll
-    for (int n = 0; n < kTiles; ++n) {
+      for (int n = 0; n < kCount; ++n) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) mild = mild && sums.h[n][i] >= -kMildest / kLog2e;
+      }
+      return __all_sync(kFullWarp, mild);
+    }
+  };
+  // From tile n0 of the slab on. All is read before anything is stored: the compiler could not know
+  // that stores leave it alone.
+  template <int kCount>
+  __device__ __forceinline__ void fetch(Columns<kCount>& columns, int round, int n0) const {
+    load_rows(columns.r, slab(block_.smem.r, round, n0));
+    load_rows(columns.k, slab(block_.smem.k, round, n0));
+    columns.sums = sum_decays<kCount>(slab(block_.smem.w, round, n0));
+  }
+
+  // [doc:prepare_columns]
+  template <int kCount>
+  __device__ __forceinline__ void prepare_columns(Packet<Tiling>& packet, int n0,
+                                                  const Columns<kCount>& columns,
+                                                  float (&scores)[2][4], float (&bonus)[2]) const {
+    const auto& sums = columns.sums;
+#pragma unroll
+    for (int n = 0; n < kCount; ++n) {
       // [doc:scaled_rows]
-      const float2 r0 = to_floats(r_pairs[n][0]), r1 = to_floats(r_pairs[n][1]);
-      const float2 k0 = to_floats(k_pairs[n][0]), k1 = to_floats(k_pairs[n][1]);
+      const float2 r0 = to_floats(columns.r[n][0]), r1 = to_floats(columns.r[n][1]);
+      const float2 k0 = to_floats(columns.k[n][0]), k1 = to_floats(columns.k[n][1]);
       float r[4] = {r0.x, r0.y, r1.x, r1.y}, k[4] = {k0.x, k0.y, k1.x, k1.y};
-      add_bonus(bonus, n, r, k);
+      add_bonus(bonus, n0 + n, r, k);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         r[i] *= exp2_approx(sums.read[n][i] * kLog2e);
@@ -215,64 +239,91 @@ class PreparingWarp {
         r[i] *= half[i % 2];
         k[i] *= half[i % 2];
       }
-      store_r(packet, n, r);
-      store_k(packet, n, k);
-      store_decay(packet, n, half[0] * half[0], half[1] * half[1]);
+      store_r(packet, n0 + n, r);
+      store_k(packet, n0 + n, k);
+      store_decay(packet, n0 + n, half[0] * half[0], half[1] * half[1]);
       // [/doc:scaled_rows]
     }
-    store_scores(packet.scores[slab_], scores, bonus);
-    return true;
   }
-  // [/doc:prepare]
+  // [/doc:prepare_columns]
 
   // [doc:prepare_strong]
-  // The same for any decays, row by row: no factor is over 1. A row's scores are its r times the keys
-  // before it, which decay on the way.
+  // The same for any decays: columns that are too strong, 16 at a time, go row by row.
   __device__ __forceinline__ void prepare_strong(int round) {
-    auto& smem = block_.smem;
     Packet<Tiling>& packet = this->packet(round);
-    const int row = lane_ / 4, pair = lane_ % 4 * 2;
     float scores[2][4] = {}, bonus[2] = {};
 #pragma unroll 1
-    for (int n = 0; n < kTiles; ++n) {
-      const T* w_rows = slab(smem.w, round) + n * 8 + pair;
-      float own_r[4], own_k[4];  // rows `row` and row + 8
+    for (int n = 0; n < kTiles; n += 2) {
+      Columns<2> columns;
+      fetch(columns, round, n);
+      if (columns.mild()) {
+        prepare_columns(packet, n, columns, scores, bonus);
+      } else {
+        prepare_rows(packet, n, columns, slab(block_.smem.w, round, n), scores, bonus);
+      }
+    }
+    store_scores(packet, scores, bonus);
+  }
+
+  // No factor is over 1 here. A row's scores are its r times the keys before it, which decay on the
+  // way.
+  __device__ __forceinline__ void prepare_rows(Packet<Tiling>& packet, int n0,
+                                               const Columns<2>& columns,
+                                               const typename Tiling::Rows& w_rows,
+                                               float (&scores)[2][4], float (&bonus)[2]) const {
+    const int row = lane_ / 4;
+    float r[2][4], k_own[2][4], k[2][4] = {}, decay[2][2];
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const int offset = (row + half * 8) * kPitch + n * 8 + pair;
-        const float2 r_pair = to_floats(load_pair(slab(smem.r, round) + offset));
-        const float2 k_pair = to_floats(load_pair(slab(smem.k, round) + offset));
-        own_r[2 * half] = r_pair.x;
-        own_r[2 * half + 1] = r_pair.y;
-        own_k[2 * half] = k_pair.x;
-        own_k[2 * half + 1] = k_pair.y;
+        const float2 r_pair = to_floats(columns.r[n][half]), k_pair = to_floats(columns.k[n][half]);
+        r[n][2 * half] = r_pair.x;
+        r[n][2 * half + 1] = r_pair.y;
+        k_own[n][2 * half] = k_pair.x;
+        k_own[n][2 * half + 1] = k_pair.y;
+        decay[n][half] = 1;
       }
-      add_bonus(bonus, n, own_r, own_k);
-      float r[4], k[4] = {}, decay[2] = {1, 1};
-#pragma unroll 4
-      for (int i = 0; i < kSubChunk; ++i) {
-        const float2 w = to_floats(load_pair(w_rows + i * kPitch));
-        const float own_decay[2] = {exp2_approx(w.x * kLog2e), exp2_approx(w.y * kLog2e)};
-        float r_row[4];
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          const bool own = i == row + j / 2 * 8;
-          r_row[j] = own ? own_r[j] : 0;
-          if (own) r[j] = own_r[j] * decay[j % 2];
-        }
-        add_scores(scores, r_row, k);
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          k[j] = i == row + j / 2 * 8 ? own_k[j] : k[j] * own_decay[j % 2];
-        }
-        decay[0] *= own_decay[0];
-        decay[1] *= own_decay[1];
-      }
-      store_r(packet, n, r);
-      store_k(packet, n, k);
-      store_decay(packet, n, decay[0], decay[1]);
+      add_bonus(bonus, n0 + n, r[n], k_own[n]);
     }
-    store_scores(packet.scores[slab_], scores, bonus);
+    float more[2][4] = {};  // of the second eight columns, which need not wait for the first
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int own = half * 2;  // where a lane keeps its row of this half
+#pragma unroll 4
+      for (int i = 0; i < 8; ++i) {
+        const bool mine = row == i;
+#pragma unroll
+        for (int n = 0; n < 2; ++n) {
+          const float2 w = to_floats(load_pair(w_rows.at(half * 8 + i, n * 8 + lane_ % 4 * 2)));
+          const float own_decay[2] = {exp2_approx(w.x * kLog2e), exp2_approx(w.y * kLog2e)};
+          float r_row[4] = {};
+#pragma unroll
+          for (int j = 0; j < 2; ++j) {
+            if (mine) {
+              r_row[own + j] = r[n][own + j];
+              r[n][own + j] *= decay[n][j];
+            }
+          }
+          add_scores(n == 0 ? scores : more, r_row, k[n]);
+#pragma unroll
+          for (int j = 0; j < 2; ++j) {
+            k[n][j] *= own_decay[j];
+            k[n][2 + j] *= own_decay[j];
+            if (mine) k[n][own + j] = k_own[n][own + j];
+            decay[n][j] *= own_decay[j];
+          }
+        }
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < 8; ++i) scores[i / 4][i % 4] += more[i / 4][i % 4];
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+      store_r(packet, n0 + n, r[n]);
+      store_k(packet, n0 + n, k[n]);
+      store_decay(packet, n0 + n, decay[n][0], decay[n][1]);
+    }
   }
   // [/doc:prepare_strong]
 
@@ -317,16 +368,17 @@ class PreparingWarp {
 
   __device__ __forceinline__ void store_decay(Packet<Tiling>& packet, int n, float x0,
                                               float x1) const {
-    if (lane_ < 4) store_pair(&packet.decay[column_ + n * 8 + lane_ * 2], x0, x1);
+    if (lane_ >= 4) return;
+    float* decays = reinterpret_cast<float*>(packet.decay[lane_]);
+    store_pair(decays + column_ / 4 + n * 2, x0, x1);
   }
 
   // [doc:store_scores]
-  // The scores of 16 rows, as two bf16: of keys before the row what they are, of the row itself its
-  // bonus, of later keys 0.
-  __device__ __forceinline__ void store_scores(uint4 (&parts)[2][kWarp], float (&scores)[2][4],
-                                               float (&bonus)[2]) {
+  // The scores of 16 rows: of keys before the row what they are, of the row itself its bonus, of
+  // later keys 0. The first slab's warp sums up those of all slabs, and stores them as two bf16.
+  __device__ __forceinline__ void store_scores(Packet<Tiling>& packet, float (&scores)[2][4],
+                                               float (&bonus)[2]) const {
     const int row = lane_ / 4, key = lane_ % 4 * 2;
-    uint32_t high[4], low[4];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       // Summed up over the columns, which four lanes share.
@@ -336,17 +388,44 @@ class PreparingWarp {
     }
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      float s[2];
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
         const int after = key + j + i / 2 * 8 - (row + i % 2 * 8);
-        s[j] = after < 0 ? scores[i / 2][i % 2 * 2 + j] : after == 0 ? bonus[i % 2] : 0;
+        float& s = scores[i / 2][i % 2 * 2 + j];
+        s = after < 0 ? s : after == 0 ? bonus[i % 2] : 0;
       }
+    }
+    if constexpr (Tiling::kSlabs > 1) {
+      if (slab_ > 0) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          packet.scores[2 * (slab_ - 1) + i][lane_] = {
+              __float_as_uint(scores[i][0]), __float_as_uint(scores[i][1]),
+              __float_as_uint(scores[i][2]), __float_as_uint(scores[i][3])};
+        }
+        block_.slab_ready(sub_);
+        return;
+      }
+      block_.wait_for_slabs(sub_);  // the other slabs' scores are there
+#pragma unroll
+      for (int other = 0; other < 2 * (Tiling::kSlabs - 1); ++other) {
+        const uint4 more = packet.scores[other][lane_];
+        float(&sum)[4] = scores[other % 2];
+        sum[0] += __uint_as_float(more.x);
+        sum[1] += __uint_as_float(more.y);
+        sum[2] += __uint_as_float(more.z);
+        sum[3] += __uint_as_float(more.w);
+      }
+    }
+    uint32_t high[4], low[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float* s = &scores[i / 2][i % 2 * 2];
       high[i] = pack_high(s[0], s[1]);
       low[i] = pack_low(s[0], s[1], high[i]);
     }
-    parts[0][lane_] = {high[0], high[1], high[2], high[3]};
-    parts[1][lane_] = {low[0], low[1], low[2], low[3]};
+    packet.scores[0][lane_] = {high[0], high[1], high[2], high[3]};
+    packet.scores[1][lane_] = {low[0], low[1], low[2], low[3]};
   }
   // [/doc:store_scores]
 

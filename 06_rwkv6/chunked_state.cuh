@@ -37,11 +37,15 @@ class StateWarp {
   __device__ __forceinline__ void run(bool accumulate) {
     const bool columns_whole =
         block_.aligned && !accumulate && m0_ + Tiling::kWarpColumns <= block_.x.v.D;
-    block_.meet();  // nothing to take yet: the first packets are being prepared, meanwhile
+    load_bonus();
+    // The bonus is there. Nothing to take yet: the first packets are being prepared, meanwhile.
+    block_.meet();
     load_state();
+    block_.while_slabs_meet(0);
 #pragma unroll 1
     for (int round = 0; round < block_.rounds; ++round) {
       block_.meet();  // the packets of this round are whole
+      block_.while_slabs_meet(round + 1);
       const bool whole = columns_whole && first_row(round, Tiling::kSubChunks) <= block_.end;
       if (kAhead && whole) {
         take_round<true>(round, whole, accumulate);
@@ -54,6 +58,14 @@ class StateWarp {
   // [/doc:state_rounds]
 
  private:
+  // Here, where nobody is busy yet. The preparing warps send for rows.
+  __device__ __forceinline__ void load_bonus() const {
+    const auto& u = block_.x.u;
+    for (int e = threadIdx.x; e < Tiling::kE; e += Tiling::kStateWarps * kWarp) {
+      block_.smem.u[e] = e < u.D ? float(u.row(0, block_.h, 0)[e]) : 0;
+    }
+  }
+
   __device__ __forceinline__ int first_row(int round, int sub) const {
     return block_.begin + round * Tiling::kRows + sub * kSubChunk;
   }
@@ -68,7 +80,7 @@ class StateWarp {
     for (int sub = 0; sub < Tiling::kSubChunks; ++sub) {
       float o[kHalves][4];
       take(block_.smem.packets[round % 2][sub],
-           &block_.smem.v[round % (Tiling::kSlots + 1)][sub * kSubChunk][column_], o);
+           {block_.smem.v[round % (Tiling::kSlots + 1)][sub * kSubChunk], column_}, o);
       if (kWhole || whole) {
         store_whole(o, first_row(round, sub));
       } else {
@@ -80,24 +92,25 @@ class StateWarp {
 
   // [doc:take]
   // Takes a packet: outputs read the state before it, then the state decays and takes the rows in.
-  __device__ __forceinline__ void take(const Packet<Tiling>& packet, const T* v_smem,
+  __device__ __forceinline__ void take(const Packet<Tiling>& packet,
+                                       const typename Tiling::ValueRows& v_rows,
                                        float (&o)[kHalves][4]) {
     float sums[kChains][kHalves][4] = {};
     // scores v. Low parts are not multiplied with low parts.
     uint32_t v_b[kTiles][kValueParts][2][2];
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
-      load_values_b(v_b[tile], v_smem + tile * 16, Tiling::kPitchV);
+      load_values_b(v_b[tile], v_rows.from(0, tile * 16));
     }
 #pragma unroll
-    for (int i = 0; i < 2 * Tiling::kSlabs; ++i) {
-      const uint4 fragment = packet.scores[i / 2][i % 2][lane_];
+    for (int i = 0; i < 2; ++i) {
+      const uint4 fragment = packet.scores[i][lane_];
       const uint32_t scores[4] = {fragment.x, fragment.y, fragment.z, fragment.w};
 #pragma unroll
       for (int half = 0; half < kHalves; ++half) {
         auto& sum = sums[i % kChains][half];
 #pragma unroll
-        for (int part = 0; part < (i % 2 == 0 ? kValueParts : 1); ++part) {
+        for (int part = 0; part < (i == 0 ? kValueParts : 1); ++part) {
           mma_m16n8k16(sum, scores, v_b[half / 2][part][half % 2], sum);
         }
       }
@@ -105,13 +118,14 @@ class StateWarp {
     uint32_t v_a[kTiles][kValueParts][4];
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
-      load_values_a(v_a[tile], v_smem + tile * 16, Tiling::kPitchV);
+      load_values_a(v_a[tile], v_rows.from(0, tile * 16));
     }
     // 16 columns of r and k after the other: while one's products wait for their turn in the sums of
     // outputs, or for the state to be decayed, those of the other run.
     const int matrix = (lane_ % 16 * Tiling::kPitch + lane_ / 16 * 8) / 2;
 #pragma unroll
     for (int n = 0; n < Tiling::kE / 8; n += 2) {
+      const float4 decays = packet.decay[lane_ % 4][n / 2];
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         // r S: the accumulators of S are B operands as they are.
@@ -123,7 +137,7 @@ class StateWarp {
           auto& sum = sums[i % kChains][half];
           mma_m16n8k8_tf32(sum, r, {__float_as_uint(s[0]), __float_as_uint(s[1])}, sum);
         }
-        const float2 decay = load_pair(packet.decay + (n + i) * 8 + lane_ % 4 * 2);
+        const float2 decay = i == 0 ? float2{decays.x, decays.y} : float2{decays.z, decays.w};
 #pragma unroll
         for (int tile = 0; tile < kTiles; ++tile) {
           S_[tile][n + i][0] *= decay.x;
@@ -160,55 +174,64 @@ class StateWarp {
   // [/doc:take]
 
   // [doc:load_state]
-  // The state before the block's segment: the initial state, through the segments before; or zero
-  // through as many of them as there is anything left of.
+  // The state before the block's segment: what each segment before has added, as far as there is
+  // anything left of it, and likewise the initial state. Backwards: of the latest all is left, and
+  // with strong decays nothing of the others.
   __device__ __forceinline__ void load_state() {
     const auto& segments = block_.segments;
     const int64_t index = segments.index(block_.b * block_.x.k.H + block_.h, 0);
-    if (block_.segment > 0) grid_dependency_wait();  // what the segments do is written
-    int first = block_.segment;
-    bool some_left = true;  // of the state before `first`, in any row
+    if (block_.segment > 0) grid_dependency_wait();  // what the segments add is written
+    // What is left of rows lane_, lane_ + 32, ... of an earlier state: 2^left.
     float left[Tiling::kE / kWarp] = {};
-    while (first > 0 && some_left) {
-      const float* log_decay = segments.log_decay_of(index + --first) + lane_;
+    bool some_left = true;
+#pragma unroll 1
+    for (int segment = block_.segment - 1; segment >= 0 && some_left; --segment) {
+      const float* log_decay = segments.log_decay_of(index + segment) + lane_;
+      const float4* added = segments.added_by(index + segment, m0_ / 16) + lane_;
+      float more[Tiling::kE / kWarp];
+#pragma unroll
+      for (int i = 0; i < Tiling::kE / kWarp; ++i) more[i] = log_decay[i * kWarp];
+#pragma unroll
+      for (int n = 0; n < Tiling::kE / 8; ++n) {
+        const float d0 = left_of(left, 2 * n), d1 = left_of(left, 2 * n + 1);
+#pragma unroll
+        for (int tile = 0; tile < kTiles; ++tile) {
+          const float4 A = added[(n * segments.column_tiles + tile) * kWarp];
+          float(&S)[4] = S_[tile][n];
+          S[0] += d0 * A.x;
+          S[1] += d1 * A.y;
+          S[2] += d0 * A.z;
+          S[3] += d1 * A.w;
+        }
+      }
       some_left = false;
 #pragma unroll
       for (int i = 0; i < Tiling::kE / kWarp; ++i) {
-        left[i] += log_decay[i * kWarp];
+        left[i] += more[i];
         some_left = some_left || left[i] >= kNothing;
       }
       some_left = __any_sync(kFullWarp, some_left);
     }
     const auto& initial = block_.x.initial_state;
-    if (some_left && initial.data != nullptr) {
-      visit_state(initial, [](float& S, const float& x) { S = x; });
-    }
-#pragma unroll 1
-    for (int segment = first; segment < block_.segment; ++segment) {
-      const float* log_decay = segments.log_decay_of(index + segment) + lane_ % 4 * 2;
-      const float4* added = segments.added_by(index + segment, m0_ / 16) + lane_;
-#pragma unroll
-      for (int n = 0; n < Tiling::kE / 8; ++n) {
-        const float2 log_d = load_pair(log_decay + n * 8);
-        const float2 d = {exp2_approx(log_d.x), exp2_approx(log_d.y)};
-#pragma unroll
-        for (int tile = 0; tile < kTiles; ++tile) {
-          const float4 A = added[(n * segments.column_tiles + tile) * kWarp];
-          float(&S)[4] = S_[tile][n];
-          S[0] = S[0] * d.x + A.x;
-          S[1] = S[1] * d.y + A.y;
-          S[2] = S[2] * d.x + A.z;
-          S[3] = S[3] * d.y + A.w;
-        }
-      }
-    }
+    if (!some_left || initial.data == nullptr) return;
+    visit_state(initial, [&](float& S, const float* x, bool inside, int row) {
+      const float d = left_of(left, row);
+      if (inside) S += d * *x;
+    });
+  }
+  // Of the lane's row `row` of the state: 0 and 1 are its rows of the first eight.
+  __device__ __forceinline__ float left_of(const float (&left)[Tiling::kE / kWarp], int row) const {
+    const int from = row / 2 % 4 * 8 + lane_ % 4 * 2 + row % 2;
+    return exp2_approx(__shfl_sync(kFullWarp, left[row / 8], from));
   }
   // [/doc:load_state]
 
   __device__ __forceinline__ void store_state() {
     const auto& final = block_.x.final_state;
     if (final.data == nullptr || block_.segment < block_.segments.count - 1) return;
-    visit_state(final, [](const float& S, float& x) { x = S; });
+    visit_state(final, [](float S, float* x, bool inside, int) {
+      if (inside) *x = S;
+    });
   }
 
   // Where the lane's first output of 16 rows goes.
@@ -247,8 +270,8 @@ class StateWarp {
     }
   }
 
-  // Calls visit(S, x) for each element S of the state that the lane holds and its place x in a tensor
-  // of states, if the tensor has it.
+  // Calls visit(S, x, inside, row) for each element S of the state that the lane holds, in the row-th
+  // of its rows: x is its place in a tensor of states, if the tensor has it.
   template <class U, class Visit>
   __device__ __forceinline__ void visit_state(const TensorView<U>& states, Visit&& visit) {
     const int m = m0_ + lane_ / 4;
@@ -261,7 +284,7 @@ class StateWarp {
 #pragma unroll
         for (int half = 0; half < kHalves; ++half) {
           const bool inside = e + i < states.L && m + half * 8 < states.D;
-          if (inside) visit(S_[half / 2][n][half % 2 * 2 + i], row[half * 8]);
+          visit(S_[half / 2][n][half % 2 * 2 + i], row + half * 8, inside, 2 * n + i);
         }
         row += i == 0 ? states.stride_l : 7 * states.stride_l;
       }

@@ -36,6 +36,7 @@
 #include "common/ptx/grid_dependency.cuh"
 #include "common/ptx/mma.cuh"
 #include "common/shared_storage.cuh"
+#include "common/swizzled_rows.cuh"
 #include "common/warp.cuh"
 
 namespace attn::rwkv6 {
@@ -49,15 +50,15 @@ struct SegmentTiling {
   static constexpr int kSlots = 4;                        // buffers for them
   static constexpr int kWarps = kColumns / 16;            // one for 16 columns of k
   static constexpr int kThreads = kWarps * kWarp;
-  static constexpr int kPitch = kColumns + 16 / int(sizeof(T));  // as in Tiling
+  using Rows = SwizzledRows<const T, kColumns>;
 };
 
 template <class Tiling>
 struct SegmentStorage {
   using T = typename Tiling::T;
-  alignas(16) T k[Tiling::kSlots][Tiling::kRows][Tiling::kPitch];
-  alignas(16) T v[Tiling::kSlots][Tiling::kRows][Tiling::kPitch];
-  alignas(16) T w[Tiling::kSlots][Tiling::kRows][Tiling::kPitch];
+  alignas(128) T k[Tiling::kSlots][Tiling::kRows][Tiling::kColumns];
+  alignas(128) T v[Tiling::kSlots][Tiling::kRows][Tiling::kColumns];
+  alignas(128) T w[Tiling::kSlots][Tiling::kRows][Tiling::kColumns];
   bool decayed[2][Tiling::kWarps];  // whether a warp's columns have nothing left
 };
 
@@ -68,14 +69,15 @@ __device__ __forceinline__ float finite_decay(float w) { return w < -30000 ? -30
 // Sums of decays for 16 rows and 16 columns, as accumulator fragments [column][row] of eight rows
 // each: of `sum` and the decays before a row, in the order in which they are walked. All 16 decays
 // are added to `sum`, which is the same in all rows.
-__device__ __forceinline__ void running_sums(float (&x)[2][4], float (&sum)[4],
-                                             const __nv_bfloat16* w_smem, int pitch) {
+template <int kWidth>
+__device__ __forceinline__ void running_sums(
+    float (&x)[2][4], float (&sum)[4], const SwizzledRows<const __nv_bfloat16, kWidth>& w_rows) {
   constexpr uint32_t kOnes = 0x3f803f80u;  // a pair of bf16
   const int lane = threadIdx.x % kWarp;
   const int row = lane / 4, pair = lane % 4 * 2;
   const uint32_t before = kOnes & ((pair < row ? 0xffffu : 0) | (pair + 1 < row ? 0xffff0000u : 0));
   uint32_t w[1][4];
-  load_values_a(w, w_smem, pitch);
+  load_values_a(w, w_rows);
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const float2 decays = to_floats(w[0][i]);
@@ -88,8 +90,9 @@ __device__ __forceinline__ void running_sums(float (&x)[2][4], float (&sum)[4],
 // [/doc:running_sums]
 
 // The same of float decays: here each is the sum of two tf32.
-__device__ __forceinline__ void running_sums(float (&x)[2][4], float (&sum)[4], const float* w_smem,
-                                             int pitch) {
+template <int kWidth>
+__device__ __forceinline__ void running_sums(float (&x)[2][4], float (&sum)[4],
+                                             const SwizzledRows<const float, kWidth>& w_rows) {
   const int lane = threadIdx.x % kWarp;
   const int row = lane / 4, column = lane % 4;
 #pragma unroll
@@ -103,7 +106,7 @@ __device__ __forceinline__ void running_sums(float (&x)[2][4], float (&sum)[4], 
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int j = step * 8 + column + i / 2 * 4;
-      const float w = finite_decay(w_smem[j * pitch + row + i % 2 * 8]);
+      const float w = finite_decay(*w_rows.at(j, row + i % 2 * 8));
       high[i] = __float_as_uint(w) & 0xffffe000u;  // what tf32 keeps of a float
       low[i] = __float_as_uint(w - __uint_as_float(high[i]));
       before[i / 2][i % 2] =
@@ -121,10 +124,11 @@ __device__ __forceinline__ void running_sums(float (&x)[2][4], float (&sum)[4], 
 }
 
 // 16 rows and 16 columns of k as floats, where the accumulators of running_sums() have them.
-__device__ __forceinline__ void load_keys(float (&k)[2][4], const __nv_bfloat16* k_smem,
-                                          int pitch) {
+template <int kWidth>
+__device__ __forceinline__ void load_keys(float (&k)[2][4],
+                                          const SwizzledRows<const __nv_bfloat16, kWidth>& k_rows) {
   uint32_t pairs[1][4];
-  load_values_a(pairs, k_smem, pitch);
+  load_values_a(pairs, k_rows);
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const float2 pair = to_floats(pairs[0][i]);
@@ -132,13 +136,15 @@ __device__ __forceinline__ void load_keys(float (&k)[2][4], const __nv_bfloat16*
     k[i / 2][i % 2 * 2 + 1] = pair.y;
   }
 }
-__device__ __forceinline__ void load_keys(float (&k)[2][4], const float* k_smem, int pitch) {
+template <int kWidth>
+__device__ __forceinline__ void load_keys(float (&k)[2][4],
+                                          const SwizzledRows<const float, kWidth>& k_rows) {
   const int lane = threadIdx.x % kWarp;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      k[half][i] = k_smem[(half * 8 + lane % 4 * 2 + i % 2) * pitch + lane / 4 + i / 2 * 8];
+      k[half][i] = *k_rows.at(half * 8 + lane % 4 * 2 + i % 2, lane / 4 + i / 2 * 8);
     }
   }
 }
@@ -166,11 +172,12 @@ __global__ void __launch_bounds__(Tiling::kThreads)
 
   const int e_tiles = segments.eights * 8 / Tiling::kColumns;
   const int m_tiles = segments.column_tiles * 16 / Tiling::kColumns;
-  const int m0 = blockIdx.x % m_tiles * Tiling::kColumns;
-  const int e0 = blockIdx.x / m_tiles % e_tiles * Tiling::kColumns;
-  const int segment = blockIdx.x / m_tiles / e_tiles % (segments.count - 1);
-  const int64_t head = blockIdx.x / m_tiles / e_tiles / (segments.count - 1);
-  const int64_t b = head / k.H, h = head % k.H;
+  const int index = blockIdx.x, H = static_cast<int>(k.H);  // in 32 bits: see chunked_kernel
+  const int m0 = index % m_tiles * Tiling::kColumns;
+  const int e0 = index / m_tiles % e_tiles * Tiling::kColumns;
+  const int segment = index / m_tiles / e_tiles % (segments.count - 1);
+  const int head = index / m_tiles / e_tiles / (segments.count - 1);
+  const int64_t b = head / H, h = head % H;
   const int first = k.L - (segment + 1) * segments.rows;
   RowLoader<T, Tiling::kRows, Tiling::kColumns, Tiling::kThreads> k_rows(k, b, h, first, e0,
                                                                          threadIdx.x),
@@ -211,8 +218,8 @@ __global__ void __launch_bounds__(Tiling::kThreads)
 #pragma unroll
     for (int row = 0; row < Tiling::kRows; row += kSubChunk) {
       float x[2][4], k_rmem[2][4];
-      running_sums(x, sum, &smem.w[slot][row][warp * 16], Tiling::kPitch);
-      load_keys(k_rmem, &smem.k[slot][row][warp * 16], Tiling::kPitch);
+      running_sums(x, sum, typename Tiling::Rows{smem.w[slot][row], warp * 16});
+      load_keys(k_rmem, typename Tiling::Rows{smem.k[slot][row], warp * 16});
       uint32_t high[2][2], low[2][2];  // k' of eight columns each
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
@@ -227,7 +234,7 @@ __global__ void __launch_bounds__(Tiling::kThreads)
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile) {
         uint32_t v_rmem[kValueParts][4];
-        load_values_a(v_rmem, &smem.v[slot][row][tile * 16], Tiling::kPitch);
+        load_values_a(v_rmem, typename Tiling::Rows{smem.v[slot][row], tile * 16});
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           mma_m16n8k16(S[tile][half], v_rmem[0], low[half], S[tile][half]);
@@ -244,13 +251,13 @@ __global__ void __launch_bounds__(Tiling::kThreads)
   // [/doc:segment_walk]
   cp_async_wait<0>();
 
-  const int64_t index = segments.index(head, segment);
+  const int64_t place = segments.index(head, segment);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int eight = (e0 + warp * 16) / 8 + half;
-    if (m0 == 0 && lane % 4 == 0) segments.log_decay_of(index)[column + half * 8] = left(half);
+    if (m0 == 0 && lane % 4 == 0) segments.log_decay_of(place)[column + half * 8] = left(half);
     float4* added =
-        segments.added_by(index, m0 / 16) + eight * segments.column_tiles * kWarp + lane;
+        segments.added_by(place, m0 / 16) + eight * segments.column_tiles * kWarp + lane;
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
       const float(&s)[4] = S[tile][half];

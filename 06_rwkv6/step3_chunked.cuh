@@ -12,8 +12,8 @@
 // decays from j + 1 on. What stage 05 had at one place, the sum up to row i, is at two here, and the
 // bonus is the diagonal of the scores. With h halfway, d_16 / 2, neither factor of A leaves the range
 // of a float as long as the decays of a sub-chunk sum up to no less than -133 (2^-192). Where they
-// sum up to less, which the kernel sees from the data, the scores are computed row by row, of keys
-// that decay on the way. Nothing is clamped. All other exponents are <= 0.
+// sum up to less, which the kernel sees from the data, the scores of those columns are computed row
+// by row, of keys that decay on the way. Nothing is clamped. All other exponents are <= 0.
 //
 // Who computes what: a block has one head and up to 128 of its value columns. Its warps have two
 // jobs. Preparing warps fetch rows (cp.async) and make packets: decayed rows of r and k, and the
@@ -54,10 +54,12 @@ template <class Tiling>
 __global__ void __launch_bounds__(Tiling::kThreads, Tiling::kBlocks)
     chunked_kernel(Rwkv6Operands<typename Tiling::T> x, Segments segments, int column_tiles,
                    bool aligned, bool accumulate) {
-  const int tile = blockIdx.x % column_tiles;
-  const int segment = blockIdx.x / column_tiles % segments.count;
-  const int64_t head = blockIdx.x / column_tiles / segments.count;
-  const int64_t b = head / x.k.H, h = head % x.k.H;
+  // In 32 bits: a grid has no more blocks, and a division of 64 would keep the first loads waiting.
+  const int index = blockIdx.x, H = static_cast<int>(x.k.H);
+  const int tile = index % column_tiles;
+  const int segment = index / column_tiles % segments.count;
+  const int head = index / column_tiles / segments.count;
+  const int64_t b = head / H, h = head % H;
   const int L = static_cast<int>(x.k.L), begin = segment * segments.rows;
   const int end = L - begin > segments.rows ? begin + segments.rows : L;
   const Block<Tiling> block = {
