@@ -112,7 +112,7 @@ struct Block {
   }
 
   // [doc:meet]
-  // All warps of the block meet, from the different loops of their two jobs. compute-sanitizer takes
+  // All warps of the block meet, from the different loops of their jobs. compute-sanitizer takes
   // bar.sync at several places for several barriers, and reports races that are none. In the build
   // that it is run on, the barrier is one function, never inlined, which here costs a quarter of the
   // speed: the compiler finds fewer registers around a call.
@@ -128,7 +128,7 @@ struct Block {
   // [doc:some_meet]
   // The preparing warps of one sub-chunk: those of all slabs but the first arrive, the first waits.
   // racecheck does not follow warps that have met apart from the others either; in its build all
-  // warps meet, the state warps too.
+  // warps meet, those with other jobs too.
 #ifdef ATTN_FOR_COMPUTE_SANITIZER
   __device__ __forceinline__ void slab_ready(int) const { all_warps_sync(); }
   __device__ __forceinline__ void wait_for_slabs(int) const { all_warps_sync(); }

@@ -17,7 +17,8 @@
 // jobs. Preparing warps fetch rows (cp.async) and make packets: scaled rows of q and k, and the
 // scores q k^T. State warps own 16 or 32 columns of the state each, with all or half of its rows,
 // and take packet after packet. While packets of one round are taken, those of the next are
-// prepared, and the rows of the two after that are on their way: one barrier per round.
+// prepared, and the rows of the two after that are on their way: one barrier per round. Where there
+// are registers for more warps, these fetch the rows.
 //
 // How exact: one bf16 product of rounded factors would cost 1.7e-3 for each rounding, as much as
 // rounding the output. So S and the scaled q go in as tf32, the scaled k and the scores as the sum
@@ -27,6 +28,7 @@
 //
 // What limits it: the state warps, which go from product to product. A multiprocessor has two or
 // three warps per scheduler. Tensor cores are a third busy, at E = 128 half, memory three quarters.
+// With few heads it is the preparing warps, one per scheduler, and what all do in shared memory.
 //
 // What the next step removes: the walk of one block along the whole sequence, where there are fewer
 // heads than multiprocessors.
@@ -119,7 +121,7 @@ void fused_segments(const GlaOperands<T>& x, const Segments& segments, cudaStrea
   };
   //               E  columns warps parts sub-chunks slots slab loading blocks
   if constexpr (kFloat) {
-    if (E <= 64) return run(Tiling<T, 64, 16, 4, 1, 2, 3, 32, 0, 1>());
+    if (E <= 64) return run(Tiling<T, 64, 16, 4, 1, 2, 3, 32, 4, 1>());
     if constexpr (!kSanitized) {
       if (row_tile(E) == 128) return run(Tiling<T, 128, 32, 4, 1, 1, 3, 32, 0, 1>());
     }

@@ -24,10 +24,12 @@ struct SwizzledRows {
   T* rows;         // begins with a line, and rows on end with a multiple of eight of them
   int column = 0;  // where column 0 of at() is, a multiple of kPiece
 
+  // [doc:swizzle]
   __device__ __forceinline__ T* at(int row, int x) const {
     const int swizzle = row / kRowsPerLine % kPieces * kPiece;
     return rows + row * kWidth + ((column + x) ^ swizzle);
   }
+  // [/doc:swizzle]
   // The rows from `row` on, a multiple of eight, and the columns from `x` on.
   __device__ __forceinline__ SwizzledRows from(int row, int x) const {
     return {rows + row * kWidth, column + x};

@@ -124,8 +124,8 @@ class Session(unittest.TestCase):
         self.assertEqual([call[:2] for call in called], ["04", "05", "05"], out)
         self.assertIn(" --shape 16,8,131072,64,64 --results ", called[0])
         self.assertIn("--dtype bf16 ", called[1])
-        self.assertIn(" --shape 8,8,2048,64,64 --shape 8,8,4096,64,64 ", called[1])
-        self.assertIn(" --shape 8,8,262144,64,64 --results ", called[1])
+        self.assertIn(" --shape 1,8,2048,64,64 --shape 1,8,4096,64,64 ", called[1])
+        self.assertIn(" --shape 1,8,262144,64,64 --results ", called[1])
 
     def test_the_lab(self):
         status, out, called = self.run_session("lab")
