@@ -41,6 +41,7 @@ class StateWarp {
     // The bonus is there. Nothing to take yet: the first packets are being prepared, meanwhile.
     block_.meet();
     load_state();
+    o_rows_ = output(block_.begin);
     block_.while_slabs_meet(0);
 #pragma unroll 1
     for (int round = 0; round < block_.rounds; ++round) {
@@ -82,7 +83,7 @@ class StateWarp {
       take(block_.smem.packets[round % 2][sub],
            {block_.smem.v[round % (Tiling::kSlots + 1)][sub * kSubChunk], column_}, o);
       if (kWhole || whole) {
-        store_whole(o, first_row(round, sub));
+        store_whole(o);
       } else {
         store_some(o, first_row(round, sub), accumulate);
       }
@@ -240,16 +241,15 @@ class StateWarp {
   }
   __device__ __forceinline__ float scale() const { return block_.x.scale * kUncut; }
 
-  // The outputs of 16 rows and all columns.
-  __device__ __forceinline__ void store_whole(const float (&o)[kHalves][4], int row0) const {
-    T* o_rows = output(row0);
+  // The outputs of the next 16 rows, and all columns.
+  __device__ __forceinline__ void store_whole(const float (&o)[kHalves][4]) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
 #pragma unroll
       for (int half = 0; half < kHalves; ++half) {
-        store_pair(o_rows + half * 8, o[half][2 * i] * scale(), o[half][2 * i + 1] * scale());
+        store_pair(o_rows_ + half * 8, o[half][2 * i] * scale(), o[half][2 * i + 1] * scale());
       }
-      o_rows += 8 * block_.x.o.stride_l;
+      o_rows_ += 8 * block_.x.o.stride_l;
     }
   }
 
@@ -294,6 +294,7 @@ class StateWarp {
 
   const Block<Tiling>& block_;
   const int lane_, column_, m0_;
+  T* o_rows_;  // where store_whole() goes on
   // The state transposed, [value columns][E], as accumulator fragments.
   float S_[kTiles][Tiling::kE / 8][4] = {};
 };
