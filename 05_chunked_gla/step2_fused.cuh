@@ -27,8 +27,9 @@
 // What memory moves: every operand once.
 //
 // What limits it: the state warps, which go from product to product. A multiprocessor has two or
-// three warps per scheduler. Tensor cores are a third busy, at E = 128 half, memory three quarters.
-// With few heads it is the preparing warps, one per scheduler, and what all do in shared memory.
+// three warps per scheduler. Tensor cores are a third busy, memory three quarters. At E = 128 it is
+// both kinds of warps, which together take three quarters of the sum of what they take alone; with
+// few heads the preparing warps, one per scheduler, and what all do in shared memory.
 //
 // What the next step removes: the walk of one block along the whole sequence, where there are fewer
 // heads than multiprocessors.
