@@ -13,6 +13,7 @@
 #include "common/pairs.cuh"
 #include "common/ptx/block_barrier.cuh"
 #include "common/ptx/named_barrier.cuh"
+#include "common/slabs.cuh"
 #include "common/swizzled_rows.cuh"
 
 namespace attn::chunked_gla {
@@ -54,7 +55,7 @@ struct Tiling {
 
   static_assert(kE % kSlab == 0 && kSlab % kWarp == 0, "lanes take whole pairs of columns");
   static_assert(kWarpColumns % kSubChunk == 0, "S transposed is made of mma.sync tiles");
-  static_assert(2 + kSubChunks + kColumnWarps <= 16, "a block has 16 barriers");
+  static_assert(kFirstSlabBarrier + kSubChunks + kColumnWarps <= 16, "a block has 16 barriers");
   static_assert(kParts == 1 || kParts == 2, "each of two parts adds up half of the outputs");
 };
 // [/doc:tiling]
@@ -125,35 +126,15 @@ struct Block {
   }
   // [/doc:meet]
 
-  // [doc:some_meet]
-  // The preparing warps of one sub-chunk: those of all slabs but the first arrive, the first waits.
-  // racecheck does not follow warps that have met apart from the others either; in its build all
-  // warps meet, those with other jobs too.
-#ifdef ATTN_FOR_COMPUTE_SANITIZER
-  __device__ __forceinline__ void slab_ready(int) const { all_warps_sync(); }
-  __device__ __forceinline__ void wait_for_slabs(int) const { all_warps_sync(); }
-  __device__ __forceinline__ void while_slabs_meet(int round) const {
-    if (Tiling::kSlabs > 1 && round < rounds) all_warps_sync();
-  }
-#else
-  __device__ __forceinline__ void slab_ready(int sub) const {
-    named_barrier_arrive(2 + sub, Tiling::kSlabs * kWarp);
-  }
-  __device__ __forceinline__ void wait_for_slabs(int sub) const {
-    named_barrier_sync(2 + sub, Tiling::kSlabs * kWarp);
-  }
-  __device__ __forceinline__ void while_slabs_meet(int) const {}
-#endif
   // The state warps of the same columns.
   __device__ __forceinline__ void meet_parts(int column_warp) const {
-    constexpr int kFirst = 2 + Tiling::kSubChunks;
+    constexpr int kFirst = kFirstSlabBarrier + Tiling::kSubChunks;
 #ifdef ATTN_FOR_COMPUTE_SANITIZER
     some_warps_sync(kFirst + column_warp, Tiling::kParts * kWarp);
 #else
     named_barrier_sync(kFirst + column_warp, Tiling::kParts * kWarp);
 #endif
   }
-  // [/doc:some_meet]
 };
 
 }  // namespace attn::chunked_gla

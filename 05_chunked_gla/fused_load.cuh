@@ -158,7 +158,7 @@ class LoadingWarp {
       rows_.wait();
       block_.meet();
       rows_.load(round + Tiling::kSlots);
-      block_.while_slabs_meet(round + 1);
+      while_slabs_meet<Tiling::kSlabs>(round + 1 < block_.rounds);
     }
   }
 

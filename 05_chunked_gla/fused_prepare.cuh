@@ -299,30 +299,7 @@ class PreparingWarp {
   // The first slab's warp sums up the scores of all slabs, and stores the causal half as two bf16.
   __device__ __forceinline__ void store_scores(Packet<Tiling>& packet,
                                                float (&scores)[2][4]) const {
-    if constexpr (Tiling::kSlabs > 1) {
-      if (slab_ > 0) {
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          uint4& bits = packet.scores[2 * (slab_ - 1) + i][lane_];
-          bits = {__float_as_uint(scores[i][0]), __float_as_uint(scores[i][1]),
-                  __float_as_uint(scores[i][2]), __float_as_uint(scores[i][3])};
-        }
-        block_.slab_ready(sub_);
-        return;
-      }
-      block_.wait_for_slabs(sub_);  // the other slabs' scores are there
-#pragma unroll
-      for (int slab = 1; slab < Tiling::kSlabs; ++slab) {
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          const uint4 more = packet.scores[2 * (slab - 1) + i][lane_];
-          scores[i][0] += __uint_as_float(more.x);
-          scores[i][1] += __uint_as_float(more.y);
-          scores[i][2] += __uint_as_float(more.z);
-          scores[i][3] += __uint_as_float(more.w);
-        }
-      }
-    }
+    if (!sum_over_slabs<Tiling::kSlabs>(packet.scores, scores, slab_, sub_)) return;
     const int row = lane_ / 4, key = lane_ % 4 * 2;
     uint32_t high[4], low[4];
 #pragma unroll

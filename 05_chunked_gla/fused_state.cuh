@@ -58,13 +58,13 @@ class StateWarp {
     o_rows_ = output_rows(block_.begin);
     block_.meet();  // nothing to take yet: the first packets are being prepared
     load_state();
-    block_.while_slabs_meet(0);
+    while_slabs_meet<Tiling::kSlabs>(block_.rounds > 0);
     const bool columns_whole =
         block_.aligned && !accumulate && m0_ + Tiling::kWarpColumns <= block_.x.v.D;
 #pragma unroll 1
     for (int round = 0; round < block_.rounds; ++round) {
       block_.meet();  // the packets of this round are whole
-      block_.while_slabs_meet(round + 1);
+      while_slabs_meet<Tiling::kSlabs>(round + 1 < block_.rounds);
       const bool whole = columns_whole && block_.first_row(round + 1) <= block_.end;
       if (kWholeApart && whole) {
         take_round<true>(round, whole, accumulate);

@@ -87,26 +87,6 @@ struct SumTiling {
   static_assert(kSegmentRows % kRows == 0, "segments are walked in whole tiles");
 };
 
-// 16 rows and 16 columns, transposed, as an A operand: x[i] has rows 2 (lane % 4) + i / 2 * 8 and
-// the next of column lane / 4 + i % 2 * 8. So x[0] and x[2] are also the B operand of the first
-// 8 columns, and x[1] and x[3] that of the others.
-template <int kWidth>
-__device__ __forceinline__ void load_transposed(
-    uint32_t (&x)[4], const SwizzledRows<const __nv_bfloat16, kWidth>& rows) {
-  const int lane = threadIdx.x % kWarp;
-  ldmatrix_trans(x, rows.at(lane % 8 + lane / 16 * 8, lane / 8 % 2 * 8));
-}
-template <int kWidth>
-__device__ __forceinline__ void load_transposed(float2 (&x)[4],
-                                                const SwizzledRows<const float, kWidth>& rows) {
-  const int lane = threadIdx.x % kWarp;
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int row = lane % 4 * 2 + i / 2 * 8, column = lane / 4 + i % 2 * 8;
-    x[i] = {*rows.at(row, column), *rows.at(row + 1, column)};
-  }
-}
-
 // The same with each element as the sum of bf16: one, or two for a float.
 __device__ __forceinline__ void split(uint32_t (&parts)[1][4], const uint32_t (&x)[4]) {
 #pragma unroll

@@ -12,6 +12,7 @@
 #include "common/pairs.cuh"
 #include "common/ptx/block_barrier.cuh"
 #include "common/ptx/named_barrier.cuh"
+#include "common/slabs.cuh"
 #include "common/swizzled_rows.cuh"
 
 namespace attn::rwkv6 {
@@ -57,7 +58,7 @@ struct Tiling {
 
   static_assert(kE % kSlab == 0 && kSlab % kWarp == 0, "lanes take whole pairs of columns");
   static_assert(kWarpColumns % kSubChunk == 0, "S transposed is made of mma.sync tiles");
-  static_assert(2 + kSubChunks <= 16, "a block has 16 barriers");
+  static_assert(kFirstSlabBarrier + kSubChunks <= 16, "a block has 16 barriers");
 };
 // [/doc:tiling]
 
@@ -141,27 +142,6 @@ struct Block {
 #endif
   }
   // [/doc:meet]
-
-  // [doc:slabs_meet]
-  // The preparing warps of one sub-chunk: those of all slabs but the first arrive, the first waits.
-  // racecheck does not follow warps that have met apart from the others; in its build all warps
-  // meet, the state warps too.
-#ifdef ATTN_FOR_COMPUTE_SANITIZER
-  __device__ __forceinline__ void slab_ready(int) const { all_warps_sync(); }
-  __device__ __forceinline__ void wait_for_slabs(int) const { all_warps_sync(); }
-  __device__ __forceinline__ void while_slabs_meet(int round) const {
-    if (Tiling::kSlabs > 1 && round < rounds) all_warps_sync();
-  }
-#else
-  __device__ __forceinline__ void slab_ready(int sub) const {
-    named_barrier_arrive(2 + sub, Tiling::kSlabs * kWarp);
-  }
-  __device__ __forceinline__ void wait_for_slabs(int sub) const {
-    named_barrier_sync(2 + sub, Tiling::kSlabs * kWarp);
-  }
-  __device__ __forceinline__ void while_slabs_meet(int) const {}
-#endif
-  // [/doc:slabs_meet]
 };
 
 }  // namespace attn::rwkv6

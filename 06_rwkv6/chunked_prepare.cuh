@@ -395,28 +395,7 @@ class PreparingWarp {
         s = after < 0 ? s : after == 0 ? bonus[i % 2] : 0;
       }
     }
-    if constexpr (Tiling::kSlabs > 1) {
-      if (slab_ > 0) {
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          packet.scores[2 * (slab_ - 1) + i][lane_] = {
-              __float_as_uint(scores[i][0]), __float_as_uint(scores[i][1]),
-              __float_as_uint(scores[i][2]), __float_as_uint(scores[i][3])};
-        }
-        block_.slab_ready(sub_);
-        return;
-      }
-      block_.wait_for_slabs(sub_);  // the other slabs' scores are there
-#pragma unroll
-      for (int other = 0; other < 2 * (Tiling::kSlabs - 1); ++other) {
-        const uint4 more = packet.scores[other][lane_];
-        float(&sum)[4] = scores[other % 2];
-        sum[0] += __uint_as_float(more.x);
-        sum[1] += __uint_as_float(more.y);
-        sum[2] += __uint_as_float(more.z);
-        sum[3] += __uint_as_float(more.w);
-      }
-    }
+    if (!sum_over_slabs<Tiling::kSlabs>(packet.scores, scores, slab_, sub_)) return;
     uint32_t high[4], low[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {

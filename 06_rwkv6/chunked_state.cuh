@@ -42,11 +42,11 @@ class StateWarp {
     block_.meet();
     load_state();
     o_rows_ = output(block_.begin);
-    block_.while_slabs_meet(0);
+    while_slabs_meet<Tiling::kSlabs>(block_.rounds > 0);
 #pragma unroll 1
     for (int round = 0; round < block_.rounds; ++round) {
       block_.meet();  // the packets of this round are whole
-      block_.while_slabs_meet(round + 1);
+      while_slabs_meet<Tiling::kSlabs>(round + 1 < block_.rounds);
       const bool whole = columns_whole && first_row(round, Tiling::kSubChunks) <= block_.end;
       if (kAhead && whole) {
         take_round<true>(round, whole, accumulate);

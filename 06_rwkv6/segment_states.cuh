@@ -76,16 +76,16 @@ __device__ __forceinline__ void running_sums(
   const int lane = threadIdx.x % kWarp;
   const int row = lane / 4, pair = lane % 4 * 2;
   const uint32_t before = kOnes & ((pair < row ? 0xffffu : 0) | (pair + 1 < row ? 0xffff0000u : 0));
-  uint32_t w[1][4];
-  load_values_a(w, w_rows);
+  uint32_t w[4];
+  load_transposed(w, w_rows);
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const float2 decays = to_floats(w[0][i]);
-    w[0][i] = pack_high(finite_decay(decays.x), finite_decay(decays.y));
+    const float2 decays = to_floats(w[i]);
+    w[i] = pack_high(finite_decay(decays.x), finite_decay(decays.y));
   }
-  mma_m16n8k16(x[0], w[0], {before, 0}, sum);
-  mma_m16n8k16(x[1], w[0], {kOnes, before}, sum);
-  mma_m16n8k16(sum, w[0], {kOnes, kOnes}, sum);
+  mma_m16n8k16(x[0], w, {before, 0}, sum);
+  mma_m16n8k16(x[1], w, {kOnes, before}, sum);
+  mma_m16n8k16(sum, w, {kOnes, kOnes}, sum);
 }
 // [/doc:running_sums]
 
@@ -127,11 +127,11 @@ __device__ __forceinline__ void running_sums(float (&x)[2][4], float (&sum)[4],
 template <int kWidth>
 __device__ __forceinline__ void load_keys(float (&k)[2][4],
                                           const SwizzledRows<const __nv_bfloat16, kWidth>& k_rows) {
-  uint32_t pairs[1][4];
-  load_values_a(pairs, k_rows);
+  uint32_t pairs[4];
+  load_transposed(pairs, k_rows);
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const float2 pair = to_floats(pairs[0][i]);
+    const float2 pair = to_floats(pairs[i]);
     k[i / 2][i % 2 * 2] = pair.x;
     k[i / 2][i % 2 * 2 + 1] = pair.y;
   }

@@ -38,6 +38,24 @@ __device__ __forceinline__ void load_rows(float2 (&x)[kTiles][2], const Rows& ro
   }
 }
 
+// 16 rows and 16 columns, transposed, as an A operand: x[i] has rows 2 (lane % 4) + i / 2 * 8 and
+// the next of column lane / 4 + i % 2 * 8. So x[0] and x[2] are also the B operand of the first
+// 8 columns, and x[1] and x[3] that of the others.
+template <class Rows>
+__device__ __forceinline__ void load_transposed(uint32_t (&x)[4], const Rows& rows) {
+  const int lane = threadIdx.x % 32;
+  ldmatrix_trans(x, rows.at(lane % 8 + lane / 16 * 8, lane / 8 % 2 * 8));
+}
+template <class Rows>
+__device__ __forceinline__ void load_transposed(float2 (&x)[4], const Rows& rows) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int row = lane % 4 * 2 + i / 2 * 8, column = lane / 4 + i % 2 * 8;
+    x[i] = {*rows.at(row, column), *rows.at(row + 1, column)};
+  }
+}
+
 // 16 rows and 16 columns of v as the tensor core takes them: as B operands of scores v, one for each
 // half of the columns, and as the A operand of v^T k. They are the same numbers in another order, and
 // are read when they are needed. A float is the sum of two bf16.
@@ -51,8 +69,7 @@ __device__ __forceinline__ void load_values_b(uint32_t (&v)[1][2][2], const Rows
 }
 template <class Rows>
 __device__ __forceinline__ void load_values_a(uint32_t (&v)[1][4], const Rows& rows) {
-  const int lane = threadIdx.x % 32;
-  ldmatrix_trans(v[0], rows.at(lane % 8 + lane / 16 * 8, lane / 8 % 2 * 8));
+  load_transposed(v[0], rows);
 }
 
 // Rows 2 (lane % 4) + 8 i and the next of one column of each half.
