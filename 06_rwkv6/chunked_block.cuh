@@ -32,7 +32,7 @@ constexpr float kUncut = 1 + 2 * 3.52e-4f;
 // [doc:tiling]
 // How a block divides its head.
 template <class T_, int kE_, int kWarpColumns_, int kStateWarps_, int kSubChunks_, int kSlots_,
-          int kSlab_, int kBlocks_>
+          int kSlab_, int kLoadWarps_, int kBlocks_>
 struct Tiling {
   using T = T_;
   static constexpr int kE = kE_;                      // head size of r and k, padded with zeros
@@ -41,13 +41,14 @@ struct Tiling {
   static constexpr int kSubChunks = kSubChunks_;  // in a round, between two barriers of the block
   static constexpr int kSlots = kSlots_;          // buffers for the rows of a round
   static constexpr int kSlab = kSlab_;            // columns of r, k and w of one preparing warp
+  static constexpr int kLoadWarps = kLoadWarps_;  // that only fetch rows; 0: preparing warps do
   static constexpr int kBlocks = kBlocks_;        // side by side on one multiprocessor
 
   static constexpr int kM = kStateWarps * kWarpColumns;  // value columns of the block
   static constexpr int kRows = kSubChunks * kSubChunk;   // of a round
   static constexpr int kSlabs = kE / kSlab;
   static constexpr int kPrepareWarps = kSubChunks * kSlabs;
-  static constexpr int kThreads = (kStateWarps + kPrepareWarps) * kWarp;
+  static constexpr int kThreads = (kStateWarps + kPrepareWarps + kLoadWarps) * kWarp;
 
   // Of a packet: 16 bytes more than a row has, so that eight rows begin in different banks.
   static constexpr int kPitch = kE + 8;

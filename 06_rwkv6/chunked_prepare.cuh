@@ -5,10 +5,11 @@
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
+#include <type_traits>
+
 #include "06_rwkv6/chunked_block.cuh"
 #include "06_rwkv6/chunked_load.cuh"
 #include "common/mma_operands.cuh"
-#include "common/ptx/cp_async.cuh"
 #include "common/ptx/exp2.cuh"
 #include "common/ptx/ldmatrix.cuh"
 #include "common/ptx/mma.cuh"
@@ -106,7 +107,6 @@ class PreparingWarp {
   using T = typename Tiling::T;
   static constexpr int kTiles = Tiling::kSlab / 8;
   static constexpr int kAtATime = sizeof(T) == 2 ? kTiles : 4;  // for which there are registers
-  static constexpr int kThreads = Tiling::kPrepareWarps * kWarp;
 
  public:
   __device__ __forceinline__ explicit PreparingWarp(const Block<Tiling>& block)
@@ -115,52 +115,26 @@ class PreparingWarp {
         sub_((threadIdx.x / kWarp - Tiling::kStateWarps) / Tiling::kSlabs),
         slab_((threadIdx.x / kWarp - Tiling::kStateWarps) % Tiling::kSlabs),
         column_(slab_ * Tiling::kSlab),
-        r_rows_(block.x.r, block.b, block.h, block.begin, 0, thread()),
-        k_rows_(block.x.k, block.b, block.h, block.begin, 0, thread()),
-        w_rows_(block.x.w, block.b, block.h, block.begin, 0, thread()),
-        v_rows_(block.x.v, block.b, block.h, block.begin, block.m0, thread()) {}
+        rows_(block, threadIdx.x - Tiling::kStateWarps * kWarp) {}
 
   // [doc:preparing_rounds]
   // In round r the packets of round r + 1 are prepared.
   __device__ __forceinline__ void run() {
-    for (int round = 0; round < Tiling::kSlots - 1; ++round) load(round);
+    rows_.begin();
 #pragma unroll 1
     for (int round = -1; round < block_.rounds; ++round) {
-      // All copies but those of the latest rounds: the rows of round + 1 have arrived ...
-      cp_async_wait<Tiling::kSlots - 2>();
-      // ... from all threads. The packets of `round` are whole before they are taken; and those of
-      // round - 1 taken, and their rows of v used, before they are overwritten.
+      rows_.wait();
+      // The rows of round + 1 have arrived, of all threads that fetch. The packets of `round` are
+      // whole before they are taken; and those of round - 1 taken, and their rows of v used, before
+      // they are overwritten.
       block_.meet();
-      load(round + Tiling::kSlots);
+      rows_.load(round + Tiling::kSlots);
       if (round + 1 < block_.rounds && !prepare(round + 1)) prepare_strong(round + 1);
     }
   }
   // [/doc:preparing_rounds]
 
  private:
-  __device__ int thread() const { return threadIdx.x - Tiling::kStateWarps * kWarp; }
-
-  // Sends for the rows of a round.
-  __device__ __forceinline__ void load(int round) {
-    if (round < block_.rounds) {
-      auto& smem = block_.smem;
-      const int rows = block_.end - block_.begin - round * Tiling::kRows;
-      const int slot = round % Tiling::kSlots, v_slot = round % (Tiling::kSlots + 1);
-      if (block_.aligned) {
-        r_rows_.load(smem.r[slot], rows);
-        k_rows_.load(smem.k[slot], rows);
-        w_rows_.load(smem.w[slot], rows);
-        v_rows_.load(smem.v[v_slot], rows);
-      } else {
-        r_rows_.load_elements(smem.r[slot], rows);
-        k_rows_.load_elements(smem.k[slot], rows);
-        w_rows_.load_elements(smem.w[slot], rows);
-        v_rows_.load_elements(smem.v[v_slot], rows);
-      }
-    }
-    cp_async_commit();
-  }
-
   __device__ __forceinline__ Packet<Tiling>& packet(int round) const {
     return block_.smem.packets[round % 2][sub_];
   }
@@ -410,8 +384,7 @@ class PreparingWarp {
 
   const Block<Tiling>& block_;
   const int lane_, sub_, slab_, column_;
-  RowLoader<T, Tiling::kRows, Tiling::kE, kThreads> r_rows_, k_rows_, w_rows_;
-  RowLoader<T, Tiling::kRows, Tiling::kM, kThreads> v_rows_;
+  std::conditional_t<Tiling::kLoadWarps == 0, RoundLoader<Tiling>, NoRoundLoader> rows_;
 };
 
 }  // namespace attn::rwkv6

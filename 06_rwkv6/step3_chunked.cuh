@@ -38,6 +38,7 @@
 #include <cuda_runtime.h>
 
 #include "06_rwkv6/chunked_block.cuh"
+#include "06_rwkv6/chunked_load.cuh"
 #include "06_rwkv6/chunked_prepare.cuh"
 #include "06_rwkv6/chunked_state.cuh"
 #include "06_rwkv6/operands.cuh"
@@ -75,10 +76,13 @@ __global__ void __launch_bounds__(Tiling::kThreads, Tiling::kBlocks)
       .end = end,
       .rounds = (end - begin + Tiling::kRows - 1) / Tiling::kRows,
   };
-  if (threadIdx.x / kWarp < Tiling::kStateWarps) {
+  const int warp = threadIdx.x / kWarp;
+  if (warp < Tiling::kStateWarps) {
     StateWarp<Tiling>(block).run(accumulate);
-  } else {
+  } else if (Tiling::kLoadWarps == 0 || warp < Tiling::kStateWarps + Tiling::kPrepareWarps) {
     PreparingWarp<Tiling>(block).run();
+  } else {
+    LoadingWarp<Tiling>(block).run();
   }
 }
 // [/doc:kernel]
@@ -109,16 +113,16 @@ void chunked_segments(const Rwkv6Operands<T>& x, const Segments& segments, cudaS
   constexpr bool kFloat = sizeof(T) == 4;
   auto run = [&]<class Tiling>(Tiling) { launch_chunked<Tiling>(x, segments, false, stream); };
   const int64_t E = x.k.D;
-  //                                 E  columns warps sub-chunks slots slab blocks
+  //                                 E  columns warps sub-chunks slots slab loading blocks
   if constexpr (kFloat) {
-    if (E <= 64) return run(Tiling<T, 64, 16, 4, 2, 3, 32, 1>());
+    if (E <= 64) return run(Tiling<T, 64, 16, 4, 2, 3, 32, 4, 1>());
     if constexpr (!kSanitized) {
-      if (row_tile(E) == 128) return run(Tiling<T, 128, 32, 4, 1, 3, 64, 1>());
+      if (row_tile(E) == 128) return run(Tiling<T, 128, 32, 4, 1, 3, 64, 0, 1>());
     }
   } else {
-    if (E <= 64) return run(Tiling<T, 64, 32, 2, 2, 3, 64, 2>());
+    if (E <= 64) return run(Tiling<T, 64, 32, 2, 2, 3, 64, 0, 2>());
     if constexpr (!kSanitized) {
-      if (row_tile(E) == 128) return run(Tiling<T, 128, 32, 4, 2, 3, 64, 1>());
+      if (row_tile(E) == 128) return run(Tiling<T, 128, 32, 4, 2, 3, 64, 0, 1>());
     }
   }
   // Above 256 rows of the state do not fit: their parts of the outputs are added up in o.
@@ -136,7 +140,7 @@ void chunked_segments(const Rwkv6Operands<T>& x, const Segments& segments, cudaS
       part_segments.added += e / 8 * segments.column_tiles * kWarp;
       part_segments.log_decay += e;
     }
-    launch_chunked<Tiling<T, kE, 16, 4, 1, 2, 64, 1>>(part, part_segments, e > 0, stream);
+    launch_chunked<Tiling<T, kE, 16, 4, 1, 2, 64, 0, 1>>(part, part_segments, e > 0, stream);
   }
 }
 // [/doc:tilings]
