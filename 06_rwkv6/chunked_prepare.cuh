@@ -12,6 +12,7 @@
 #include "common/mma_operands.cuh"
 #include "common/ptx/exp2.cuh"
 #include "common/ptx/ldmatrix.cuh"
+#include "common/ptx/max_bf16.cuh"
 #include "common/ptx/mma.cuh"
 #include "common/warp.cuh"
 
@@ -21,6 +22,10 @@ namespace attn::rwkv6 {
 // products of inputs up to 2^31 inside the range of a float, and of r and k all that is above 2^-30.
 // It is exp(-133) in all, which 16 steps of -exp(N(0, 1)) reach in one column of 40000.
 constexpr float kMildest = 96;
+
+// The largest of the k of a slab, and of v, with which fp16 will do: numbers up to its largest, and at
+// least one that is so large that 2^-25, the most that fp16 is off below 2^-14, is nothing beside it.
+constexpr float kLargestFp16 = 65504, kLargeForFp16 = 1.0f / 1024;
 
 // [doc:centred_decays]
 // Sums of a sub-chunk's 16 decays of each column, as accumulator fragments: the products of three
@@ -129,7 +134,11 @@ class PreparingWarp {
       // they are overwritten.
       block_.meet();
       rows_.load(round + Tiling::kSlots);
-      if (round + 1 < block_.rounds && !prepare(round + 1)) prepare_strong(round + 1);
+      if (round + 1 < block_.rounds) {
+        const bool usual = prepare(round + 1);
+        if (!usual) prepare_unusual(round + 1);
+        if (lane_ == 0) packet(round + 1).in_fp16[slab_] = Tiling::kFp16 && usual;
+      }
     }
   }
   // [/doc:preparing_rounds]
@@ -145,7 +154,8 @@ class PreparingWarp {
   }
 
   // [doc:prepare]
-  // Prepares the slab of a packet; returns whether its decays are mild enough for that.
+  // Prepares the slab of a packet; returns whether its decays are mild enough for that, and k and v
+  // of a size that suits fp16.
   __device__ __forceinline__ bool prepare(int round) {
     Packet<Tiling>& packet = this->packet(round);
     float scores[2][4] = {}, bonus[2] = {};
@@ -153,8 +163,11 @@ class PreparingWarp {
     for (int n = 0; n < kTiles; n += kAtATime) {
       Columns<kAtATime> columns;
       fetch(columns, round, n);
+      if constexpr (Tiling::kFp16) {
+        if (!suits_fp16(columns.k, round)) return false;
+      }
       if (!columns.mild()) return false;
-      prepare_columns(packet, n, columns, scores, bonus);
+      prepare_columns<Tiling::kFp16>(packet, n, columns, scores, bonus);
     }
     store_scores(packet, scores, bonus);
     return true;
@@ -186,8 +199,35 @@ class PreparingWarp {
     columns.sums = sum_decays<kCount>(slab(block_.smem.w, round, n0));
   }
 
-  // [doc:prepare_columns]
+  // [doc:suits_fp16]
+  // Whether k of the slab, and of v the warp's share of the sub-chunk, are of a size that suits fp16.
   template <int kCount>
+  __device__ __forceinline__ bool suits_fp16(const uint32_t (&k)[kCount][2], int round) const {
+    uint32_t k_max = 0, v_max = 0;
+#pragma unroll
+    for (int n = 0; n < kCount; ++n) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) k_max = max_abs_bf16x2(k_max, k[n][i]);
+    }
+    // In whatever order they lie.
+    const T* v_rows = block_.smem.v[round % (Tiling::kSlots + 1)][sub_ * kSubChunk];
+    const uint4* v = reinterpret_cast<const uint4*>(v_rows) + slab_ * kWarp + lane_;
+#pragma unroll
+    for (int i = 0; i < kSubChunk * Tiling::kM / 8; i += Tiling::kSlabs * kWarp) {
+      const uint4 words = v[i];
+      v_max = max_abs_bf16x2(v_max, max_abs_bf16x2(words.x, words.y));
+      v_max = max_abs_bf16x2(v_max, max_abs_bf16x2(words.z, words.w));
+    }
+    const float2 ks = to_floats(k_max), vs = to_floats(v_max);
+    const float largest_k = fmaxf(ks.x, ks.y), largest_v = fmaxf(vs.x, vs.y);
+    return __all_sync(kFullWarp, largest_k <= kLargestFp16 && largest_v <= kLargestFp16) &&
+           __any_sync(kFullWarp, largest_k >= kLargeForFp16) &&
+           __any_sync(kFullWarp, largest_v >= kLargeForFp16);
+  }
+  // [/doc:suits_fp16]
+
+  // [doc:prepare_columns]
+  template <bool kInFp16, int kCount>
   __device__ __forceinline__ void prepare_columns(Packet<Tiling>& packet, int n0,
                                                   const Columns<kCount>& columns,
                                                   float (&scores)[2][4], float (&bonus)[2]) const {
@@ -214,16 +254,16 @@ class PreparingWarp {
         k[i] *= half[i % 2];
       }
       store_r(packet, n0 + n, r);
-      store_k(packet, n0 + n, k);
+      store_k<kInFp16>(packet, n0 + n, k);
       store_decay(packet, n0 + n, half[0] * half[0], half[1] * half[1]);
       // [/doc:scaled_rows]
     }
   }
   // [/doc:prepare_columns]
 
-  // [doc:prepare_strong]
-  // The same for any decays: columns that are too strong, 16 at a time, go row by row.
-  __device__ __forceinline__ void prepare_strong(int round) {
+  // [doc:prepare_unusual]
+  // The same for any decays and any k and v: columns that are too strong, 16 at a time, go row by row.
+  __device__ __forceinline__ void prepare_unusual(int round) {
     Packet<Tiling>& packet = this->packet(round);
     float scores[2][4] = {}, bonus[2] = {};
 #pragma unroll 1
@@ -231,7 +271,7 @@ class PreparingWarp {
       Columns<2> columns;
       fetch(columns, round, n);
       if (columns.mild()) {
-        prepare_columns(packet, n, columns, scores, bonus);
+        prepare_columns<false>(packet, n, columns, scores, bonus);
       } else {
         prepare_rows(packet, n, columns, slab(block_.smem.w, round, n), scores, bonus);
       }
@@ -295,11 +335,11 @@ class PreparingWarp {
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
       store_r(packet, n0 + n, r[n]);
-      store_k(packet, n0 + n, k[n]);
+      store_k<false>(packet, n0 + n, k[n]);
       store_decay(packet, n0 + n, decay[n][0], decay[n][1]);
     }
   }
-  // [/doc:prepare_strong]
+  // [/doc:prepare_unusual]
 
   // bonus += r (u k), of the columns that the lane has of eight.
   __device__ __forceinline__ void add_bonus(float (&bonus)[2], int n, const float (&r)[4],
@@ -329,14 +369,16 @@ class PreparingWarp {
                                         __float_as_uint(r[1]), __float_as_uint(r[3])};
   }
 
+  template <bool kInFp16>
   __device__ __forceinline__ void store_k(Packet<Tiling>& packet, int n,
                                           const float (&k)[4]) const {
     const int row = lane_ / 4, word = (column_ + n * 8) / 2 + lane_ % 4;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const uint32_t high = pack_high(k[2 * half], k[2 * half + 1]);
+      const float k0 = k[2 * half], k1 = k[2 * half + 1];
+      const uint32_t high = kInFp16 ? pack_halves(k0, k1) : pack_high(k0, k1);
       packet.k_high[row + half * 8][word] = high;
-      packet.k_low[row + half * 8][word] = pack_low(k[2 * half], k[2 * half + 1], high);
+      if (!kInFp16) packet.k_low[row + half * 8][word] = pack_low(k0, k1, high);
     }
   }
 

@@ -117,7 +117,7 @@ void chunked_segments(const Rwkv6Operands<T>& x, const Segments& segments, cudaS
   if constexpr (kFloat) {
     if (E <= 64) return run(Tiling<T, 64, 16, 4, 2, 3, 32, 4, 1>());
     if constexpr (!kSanitized) {
-      if (row_tile(E) == 128) return run(Tiling<T, 128, 32, 4, 1, 3, 64, 0, 1>());
+      if (row_tile(E) == 128) return run(Tiling<T, 128, 32, 4, 1, 3, 32, 0, 1>());
     }
   } else {
     if (E <= 64) return run(Tiling<T, 64, 32, 2, 2, 3, 64, 0, 2>());

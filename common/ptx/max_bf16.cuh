@@ -28,4 +28,9 @@ __device__ __forceinline__ uint32_t max_bf16x2(uint32_t a, uint32_t b) {
 #endif
 }
 
+// The same of their absolute values.
+__device__ __forceinline__ uint32_t max_abs_bf16x2(uint32_t a, uint32_t b) {
+  return max_bf16x2(a & 0x7fff7fffu, b & 0x7fff7fffu);
+}
+
 }  // namespace attn
