@@ -12,6 +12,7 @@
 #include "common/mma_operands.cuh"
 #include "common/ptx/exp2.cuh"
 #include "common/ptx/ldmatrix.cuh"
+#include "common/ptx/max_bf16.cuh"
 #include "common/ptx/mma.cuh"
 #include "common/warp.cuh"
 
@@ -20,6 +21,10 @@ namespace attn::chunked_gla {
 // The largest exponent of a factor of the scores, to base 2: factors from 2^-64 to 2^64 keep the
 // products of sensible inputs inside the range of a float.
 constexpr float kMildest = 64;
+
+// The largest of the k of a slab, and of v, with which fp16 will do: numbers up to its largest, and at
+// least one that is so large that 2^-25, the most that fp16 is off below 2^-14, is nothing beside it.
+constexpr float kLargestFp16 = 65504, kLargeForFp16 = 1.0f / 1024;
 
 // [doc:uncut]
 // Tensor cores cut a float off after 10 bits of mantissa, half a unit of them too low on average:
@@ -133,7 +138,11 @@ class PreparingWarp {
       // they are overwritten.
       block_.meet();
       rows_.load(round + Tiling::kSlots);
-      if (round + 1 < block_.rounds && !prepare(round + 1)) prepare_strong(round + 1);
+      if (round + 1 < block_.rounds) {
+        const bool usual = prepare<Tiling::kFp16>(round + 1);
+        if (!usual) prepare_unusual(round + 1);
+        if (Tiling::kFp16 && lane_ == 0) packet(round + 1).in_fp16[slab_] = usual;
+      }
     }
   }
   // [/doc:preparing_rounds]
@@ -148,7 +157,9 @@ class PreparingWarp {
   }
 
   // [doc:prepare]
-  // Prepares the slab of a packet; returns whether its gates are mild enough for that.
+  // Prepares the slab of a packet; returns whether its gates are mild enough for that, and k and v of
+  // a size that suits fp16.
+  template <bool kInFp16>
   __device__ __forceinline__ bool prepare(int round) {
     Packet<Tiling>& packet = this->packet(round);
     const int row = lane_ / 4;
@@ -157,6 +168,9 @@ class PreparingWarp {
     Pair<T> q_pairs[kTiles][2], k_pairs[kTiles][2];
     load_rows(q_pairs, slab(kQ, round));
     load_rows(k_pairs, slab(kK, round));
+    if constexpr (kInFp16) {
+      if (!suits_fp16(k_pairs, round)) return false;
+    }
     const GateSums<kTiles> sums = sum_gates<kTiles>(slab(kG, round));
     // The first row has the largest x, -h. A NaN, from an infinite gate, is no mild one either.
     bool mild = true;
@@ -196,12 +210,47 @@ class PreparingWarp {
       store_q(packet, n, q);
 #pragma unroll
       for (int i = 0; i < 4; ++i) k[i] *= to_last[i % 2];
-      store_k(packet, n, k);
+      store_k<kInFp16>(packet, n, k);
     }
     store_scores(packet, scores);
     return true;
   }
   // [/doc:prepare]
+
+  // [doc:suits_fp16]
+  // Whether k of the slab, and of v the warp's share of the sub-chunk, are of a size that suits fp16.
+  __device__ __forceinline__ bool suits_fp16(const uint32_t (&k)[kTiles][2], int round) const {
+    uint32_t k_max = 0, v_max = 0;
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) k_max = max_abs_bf16x2(k_max, k[n][i]);
+    }
+    // In whatever order they lie.
+    const T* v_rows = block_.smem.v[round % (Tiling::kSlots + 1)][sub_ * kSubChunk];
+    const uint4* v = reinterpret_cast<const uint4*>(v_rows) + slab_ * kWarp + lane_;
+#pragma unroll
+    for (int i = 0; i < kSubChunk * Tiling::kM / 8; i += Tiling::kSlabs * kWarp) {
+      const uint4 words = v[i];
+      v_max = max_abs_bf16x2(v_max, max_abs_bf16x2(words.x, words.y));
+      v_max = max_abs_bf16x2(v_max, max_abs_bf16x2(words.z, words.w));
+    }
+    const float2 ks = to_floats(k_max), vs = to_floats(v_max);
+    const float largest_k = fmaxf(ks.x, ks.y), largest_v = fmaxf(vs.x, vs.y);
+    return __all_sync(kFullWarp, largest_k <= kLargestFp16 && largest_v <= kLargestFp16) &&
+           large_or_zero(largest_k) && large_or_zero(largest_v);
+  }
+  // Padding is all zeros.
+  __device__ __forceinline__ bool large_or_zero(float largest) const {
+    return __any_sync(kFullWarp, largest >= kLargeForFp16) || __all_sync(kFullWarp, largest == 0);
+  }
+  // [/doc:suits_fp16]
+
+  // The same for any k and v, and any gates.
+  __device__ __forceinline__ void prepare_unusual(int round) {
+    if (Tiling::kFp16 && prepare<false>(round)) return;
+    prepare_strong(round);
+  }
 
   // [doc:prepare_strong]
   // The same for any gates, row by row: no factor is over 1. The scores of a row are its q times the
@@ -247,7 +296,7 @@ class PreparingWarp {
       }
       if (row == 0) store_decay(packet, n, decay[0], decay[1]);
       store_q(packet, n, q);
-      store_k(packet, n, k);
+      store_k<false>(packet, n, k);
     }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -284,14 +333,16 @@ class PreparingWarp {
                                         __float_as_uint(q[1]), __float_as_uint(q[3])};
   }
 
+  template <bool kInFp16>
   __device__ __forceinline__ void store_k(Packet<Tiling>& packet, int n,
                                           const float (&k)[4]) const {
     const int row = lane_ / 4, word = (column_ + n * 8) / 2 + lane_ % 4;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const uint32_t high = pack_high(k[2 * half], k[2 * half + 1]);
+      const float k0 = k[2 * half], k1 = k[2 * half + 1];
+      const uint32_t high = kInFp16 ? pack_halves(k0, k1) : pack_high(k0, k1);
       packet.k_high[row + half * 8][word] = high;
-      packet.k_low[row + half * 8][word] = pack_low(k[2 * half], k[2 * half + 1], high);
+      if (!kInFp16) packet.k_low[row + half * 8][word] = pack_low(k0, k1, high);
     }
   }
 
