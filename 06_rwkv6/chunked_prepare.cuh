@@ -168,9 +168,10 @@ class PreparingWarp {
       if constexpr (Tiling::kFp16) suits = suits_fp16(columns.k, round);
       prepare_columns<Tiling::kFp16>(packet, n, columns, scores, bonus);
     }
-    store_scores(packet, scores, bonus);
     // Only now, so that nothing has waited for it.
-    return !Tiling::kFp16 || __all_sync(kFullWarp, suits);
+    if (Tiling::kFp16 && !__all_sync(kFullWarp, suits)) return false;
+    store_scores(packet, scores, bonus);
+    return true;
   }
   // [/doc:prepare]
 
