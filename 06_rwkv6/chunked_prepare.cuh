@@ -23,9 +23,9 @@ namespace attn::rwkv6 {
 // It is exp(-133) in all, which 16 steps of -exp(N(0, 1)) reach in one column of 40000.
 constexpr float kMildest = 96;
 
-// The largest of the k of a slab, and of v, with which fp16 will do: numbers up to its largest, and at
-// least one that is so large that 2^-25, the most that fp16 is off below 2^-14, is nothing beside it.
-constexpr float kLargestFp16 = 65504, kLargeForFp16 = 1.0f / 1024;
+// The largest of a lane's numbers with which fp16 will do: up to its largest, and from where 2^-25, the
+// most that fp16 is off below 2^-14, is 2^-15 of it.
+constexpr float kLargestFp16 = 65504, kLeastForFp16 = 1.0f / 1024;
 
 // [doc:centred_decays]
 // Sums of a sub-chunk's 16 decays of each column, as accumulator fragments: the products of three
@@ -159,16 +159,17 @@ class PreparingWarp {
   __device__ __forceinline__ bool prepare(int round) {
     Packet<Tiling>& packet = this->packet(round);
     float scores[2][4] = {}, bonus[2] = {};
+    bool suits = true;
 #pragma unroll 1
     for (int n = 0; n < kTiles; n += kAtATime) {
       Columns<kAtATime> columns;
       fetch(columns, round, n);
-      if constexpr (Tiling::kFp16) {
-        if (!suits_fp16(columns.k, round)) return false;
-      }
       if (!columns.mild()) return false;
+      if constexpr (Tiling::kFp16) suits = suits_fp16(columns.k, round);
       prepare_columns<Tiling::kFp16>(packet, n, columns, scores, bonus);
     }
+    // Only now, so that nothing has waited for it.
+    if (Tiling::kFp16 && !__all_sync(kFullWarp, suits)) return false;
     store_scores(packet, scores, bonus);
     return true;
   }
@@ -200,29 +201,31 @@ class PreparingWarp {
   }
 
   // [doc:suits_fp16]
-  // Whether k of the slab, and of v the warp's share of the sub-chunk, are of a size that suits fp16.
+  // Whether fp16 will do for what the lane has of k, and for its share of the sub-chunk's rows of v,
+  // in whatever order they lie there.
   template <int kCount>
   __device__ __forceinline__ bool suits_fp16(const uint32_t (&k)[kCount][2], int round) const {
     uint32_t k_max = 0, v_max = 0;
 #pragma unroll
     for (int n = 0; n < kCount; ++n) {
 #pragma unroll
-      for (int i = 0; i < 2; ++i) k_max = max_abs_bf16x2(k_max, k[n][i]);
+      for (int i = 0; i < 2; ++i) k_max = max_bf16x2(k_max, abs_bf16x2(k[n][i]));
     }
-    // In whatever order they lie.
     const T* v_rows = block_.smem.v[round % (Tiling::kSlots + 1)][sub_ * kSubChunk];
     const uint4* v = reinterpret_cast<const uint4*>(v_rows) + slab_ * kWarp + lane_;
 #pragma unroll
     for (int i = 0; i < kSubChunk * Tiling::kM / 8; i += Tiling::kSlabs * kWarp) {
       const uint4 words = v[i];
-      v_max = max_abs_bf16x2(v_max, max_abs_bf16x2(words.x, words.y));
-      v_max = max_abs_bf16x2(v_max, max_abs_bf16x2(words.z, words.w));
+      const uint32_t x = max_bf16x2(abs_bf16x2(words.x), abs_bf16x2(words.y));
+      const uint32_t y = max_bf16x2(abs_bf16x2(words.z), abs_bf16x2(words.w));
+      v_max = max_bf16x2(v_max, max_bf16x2(x, y));
     }
-    const float2 ks = to_floats(k_max), vs = to_floats(v_max);
-    const float largest_k = fmaxf(ks.x, ks.y), largest_v = fmaxf(vs.x, vs.y);
-    return __all_sync(kFullWarp, largest_k <= kLargestFp16 && largest_v <= kLargestFp16) &&
-           __any_sync(kFullWarp, largest_k >= kLargeForFp16) &&
-           __any_sync(kFullWarp, largest_v >= kLargeForFp16);
+    const auto suits = [](uint32_t pair) {
+      const float2 x = to_floats(pair);
+      const float largest = x.x > x.y ? x.x : x.y;
+      return (largest >= kLeastForFp16 && largest <= kLargestFp16) || pair == 0;
+    };
+    return suits(k_max) && suits(v_max);
   }
   // [/doc:suits_fp16]
 
