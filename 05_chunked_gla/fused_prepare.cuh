@@ -22,9 +22,9 @@ namespace attn::chunked_gla {
 // products of sensible inputs inside the range of a float.
 constexpr float kMildest = 64;
 
-// The largest of the k of a slab, and of v, with which fp16 will do: numbers up to its largest, and at
-// least one that is so large that 2^-25, the most that fp16 is off below 2^-14, is nothing beside it.
-constexpr float kLargestFp16 = 65504, kLargeForFp16 = 1.0f / 1024;
+// The largest of a lane's numbers with which fp16 will do: up to its largest, and from where 2^-25, the
+// most that fp16 is off below 2^-14, is 2^-15 of it.
+constexpr float kLargestFp16 = 65504, kLeastForFp16 = 1.0f / 1024;
 
 // [doc:uncut]
 // Tensor cores cut a float off after 10 bits of mantissa, half a unit of them too low on average:
@@ -168,9 +168,6 @@ class PreparingWarp {
     Pair<T> q_pairs[kTiles][2], k_pairs[kTiles][2];
     load_rows(q_pairs, slab(kQ, round));
     load_rows(k_pairs, slab(kK, round));
-    if constexpr (kInFp16) {
-      if (!suits_fp16(k_pairs, round)) return false;
-    }
     const GateSums<kTiles> sums = sum_gates<kTiles>(slab(kG, round));
     // The first row has the largest x, -h. A NaN, from an infinite gate, is no mild one either.
     bool mild = true;
@@ -180,6 +177,8 @@ class PreparingWarp {
       for (int i = 0; i < 2; ++i) mild = mild && sums.x[n][i] <= kMildest / kLog2e;
     }
     if (!__all_sync(kFullWarp, mild)) return false;
+    bool suits = true;
+    if constexpr (kInFp16) suits = suits_fp16(k_pairs, round);
 
     float scores[2][4] = {};
 #pragma unroll
@@ -212,37 +211,38 @@ class PreparingWarp {
       for (int i = 0; i < 4; ++i) k[i] *= to_last[i % 2];
       store_k<kInFp16>(packet, n, k);
     }
+    // Only now, so that nothing has waited for it.
+    if (kInFp16 && !__all_sync(kFullWarp, suits)) return false;
     store_scores(packet, scores);
     return true;
   }
   // [/doc:prepare]
 
   // [doc:suits_fp16]
-  // Whether k of the slab, and of v the warp's share of the sub-chunk, are of a size that suits fp16.
+  // Whether fp16 will do for what the lane has of k, and for its share of the sub-chunk's rows of v,
+  // in whatever order they lie there.
   __device__ __forceinline__ bool suits_fp16(const uint32_t (&k)[kTiles][2], int round) const {
     uint32_t k_max = 0, v_max = 0;
 #pragma unroll
     for (int n = 0; n < kTiles; ++n) {
 #pragma unroll
-      for (int i = 0; i < 2; ++i) k_max = max_abs_bf16x2(k_max, k[n][i]);
+      for (int i = 0; i < 2; ++i) k_max = max_bf16x2(k_max, abs_bf16x2(k[n][i]));
     }
-    // In whatever order they lie.
     const T* v_rows = block_.smem.v[round % (Tiling::kSlots + 1)][sub_ * kSubChunk];
     const uint4* v = reinterpret_cast<const uint4*>(v_rows) + slab_ * kWarp + lane_;
 #pragma unroll
     for (int i = 0; i < kSubChunk * Tiling::kM / 8; i += Tiling::kSlabs * kWarp) {
       const uint4 words = v[i];
-      v_max = max_abs_bf16x2(v_max, max_abs_bf16x2(words.x, words.y));
-      v_max = max_abs_bf16x2(v_max, max_abs_bf16x2(words.z, words.w));
+      const uint32_t x = max_bf16x2(abs_bf16x2(words.x), abs_bf16x2(words.y));
+      const uint32_t y = max_bf16x2(abs_bf16x2(words.z), abs_bf16x2(words.w));
+      v_max = max_bf16x2(v_max, max_bf16x2(x, y));
     }
-    const float2 ks = to_floats(k_max), vs = to_floats(v_max);
-    const float largest_k = fmaxf(ks.x, ks.y), largest_v = fmaxf(vs.x, vs.y);
-    return __all_sync(kFullWarp, largest_k <= kLargestFp16 && largest_v <= kLargestFp16) &&
-           large_or_zero(largest_k) && large_or_zero(largest_v);
-  }
-  // Padding is all zeros.
-  __device__ __forceinline__ bool large_or_zero(float largest) const {
-    return __any_sync(kFullWarp, largest >= kLargeForFp16) || __all_sync(kFullWarp, largest == 0);
+    const auto suits = [](uint32_t pair) {
+      const float2 x = to_floats(pair);
+      const float largest = x.x > x.y ? x.x : x.y;
+      return (largest >= kLeastForFp16 && largest <= kLargestFp16) || pair == 0;
+    };
+    return suits(k_max) && suits(v_max);
   }
   // [/doc:suits_fp16]
 
