@@ -14,6 +14,7 @@
 #include "common/driver/check_operand.hpp"
 #include "common/driver/stage.hpp"
 #include "common/element.hpp"
+#include "common/sanitized.hpp"
 
 namespace attn::chunked_gla {
 
@@ -136,7 +137,12 @@ void add_checks(std::vector<driver::Check>& checks, const std::string& kernel, G
         return check_states<T>(gla, reference::kMildGates, sizes, shape, Layout::BLHD, /*split=*/37,
                                bound);
       };
-      return driver::worse(check({1, 2, 100, 128, 64}), check({1, 2, 100, 64, 70}));
+      const auto few = driver::worse(check({1, 2, 100, 128, 64}), check({1, 2, 100, 64, 70}));
+      if (kSanitized) return few;
+      // So many heads that an H200, or the emulated GPU, has less than a multiprocessor for each block
+      // of 32 columns, or of 64: other tilings.
+      return driver::worse(few,
+                           driver::worse(check({1, 100, 50, 64, 40}), check({1, 140, 50, 64, 40})));
     });
   }
   add("without gates the causal product", [=] { return check_causal_product<T>(gla, bound); });

@@ -11,8 +11,8 @@
 #include "05_chunked_gla/fused_load.cuh"
 #include "common/mma_operands.cuh"
 #include "common/ptx/exp2.cuh"
+#include "common/ptx/fma_bf16.cuh"
 #include "common/ptx/ldmatrix.cuh"
-#include "common/ptx/max_bf16.cuh"
 #include "common/ptx/mma.cuh"
 #include "common/warp.cuh"
 
@@ -22,9 +22,9 @@ namespace attn::chunked_gla {
 // products of sensible inputs inside the range of a float.
 constexpr float kMildest = 64;
 
-// The largest of a lane's numbers with which fp16 will do: up to its largest, and from where 2^-25, the
-// most that fp16 is off below 2^-14, is 2^-15 of it.
-constexpr float kLargestFp16 = 65504, kLeastForFp16 = 1.0f / 1024;
+// Sums of squares of a lane's numbers with which fp16 will do: no number is over 2^15.5, and 2^-25, the
+// most that fp16 is off below 2^-14, is 2^-15 of their length.
+constexpr float kLeastForFp16 = 0x1p-20f, kMostForFp16 = 0x1p31f;
 
 // [doc:uncut]
 // Tensor cores cut a float off after 10 bits of mantissa, half a unit of them too low on average:
@@ -139,9 +139,8 @@ class PreparingWarp {
       block_.meet();
       rows_.load(round + Tiling::kSlots);
       if (round + 1 < block_.rounds) {
-        const bool usual = prepare<Tiling::kFp16>(round + 1);
-        if (!usual) prepare_unusual(round + 1);
-        if (Tiling::kFp16 && lane_ == 0) packet(round + 1).in_fp16[slab_] = usual;
+        if (!prepare(round + 1)) prepare_strong(round + 1);
+        if constexpr (Tiling::kFp16) choose_format(round + 1);
       }
     }
   }
@@ -157,9 +156,7 @@ class PreparingWarp {
   }
 
   // [doc:prepare]
-  // Prepares the slab of a packet; returns whether its gates are mild enough for that, and k and v of
-  // a size that suits fp16.
-  template <bool kInFp16>
+  // Prepares the slab of a packet; returns whether its gates are mild enough for that.
   __device__ __forceinline__ bool prepare(int round) {
     Packet<Tiling>& packet = this->packet(round);
     const int row = lane_ / 4;
@@ -177,8 +174,7 @@ class PreparingWarp {
       for (int i = 0; i < 2; ++i) mild = mild && sums.x[n][i] <= kMildest / kLog2e;
     }
     if (!__all_sync(kFullWarp, mild)) return false;
-    bool suits = true;
-    if constexpr (kInFp16) suits = suits_fp16(k_pairs, round);
+    if constexpr (Tiling::kFp16) suits_fp16_ = suits_fp16(k_pairs, round);
 
     float scores[2][4] = {};
 #pragma unroll
@@ -209,10 +205,8 @@ class PreparingWarp {
       store_q(packet, n, q);
 #pragma unroll
       for (int i = 0; i < 4; ++i) k[i] *= to_last[i % 2];
-      store_k<kInFp16>(packet, n, k);
+      store_k<Tiling::kFp16>(packet, n, k);
     }
-    // Only now, so that nothing has waited for it.
-    if (kInFp16 && !__all_sync(kFullWarp, suits)) return false;
     store_scores(packet, scores);
     return true;
   }
@@ -222,35 +216,63 @@ class PreparingWarp {
   // Whether fp16 will do for what the lane has of k, and for its share of the sub-chunk's rows of v,
   // in whatever order they lie there.
   __device__ __forceinline__ bool suits_fp16(const uint32_t (&k)[kTiles][2], int round) const {
-    uint32_t k_max = 0, v_max = 0;
+    uint32_t k_square = 0, v_square = 0;
 #pragma unroll
     for (int n = 0; n < kTiles; ++n) {
 #pragma unroll
-      for (int i = 0; i < 2; ++i) k_max = max_bf16x2(k_max, abs_bf16x2(k[n][i]));
+      for (int i = 0; i < 2; ++i) k_square = fma_bf16x2(k[n][i], k[n][i], k_square);
     }
     const T* v_rows = block_.smem.v[round % (Tiling::kSlots + 1)][sub_ * kSubChunk];
     const uint4* v = reinterpret_cast<const uint4*>(v_rows) + slab_ * kWarp + lane_;
 #pragma unroll
     for (int i = 0; i < kSubChunk * Tiling::kM / 8; i += Tiling::kSlabs * kWarp) {
-      const uint4 words = v[i];
-      const uint32_t x = max_bf16x2(abs_bf16x2(words.x), abs_bf16x2(words.y));
-      const uint32_t y = max_bf16x2(abs_bf16x2(words.z), abs_bf16x2(words.w));
-      v_max = max_bf16x2(v_max, max_bf16x2(x, y));
+      const uint4 x = v[i];
+      v_square = fma_bf16x2(x.x, x.x, v_square);
+      v_square = fma_bf16x2(x.y, x.y, v_square);
+      v_square = fma_bf16x2(x.z, x.z, v_square);
+      v_square = fma_bf16x2(x.w, x.w, v_square);
     }
-    const auto suits = [](uint32_t pair) {
-      const float2 x = to_floats(pair);
-      const float largest = x.x > x.y ? x.x : x.y;
-      return (largest >= kLeastForFp16 && largest <= kLargestFp16) || pair == 0;
+    const auto suits = [](uint32_t squares) {
+      const float2 x = to_floats(squares);
+      const float sum = x.x + x.y;
+      return (sum >= kLeastForFp16 && sum <= kMostForFp16) || sum == 0;
     };
-    return suits(k_max) && suits(v_max);
+    return suits(k_square) && suits(v_square);
   }
   // [/doc:suits_fp16]
 
-  // The same for any k and v, and any gates.
-  __device__ __forceinline__ void prepare_unusual(int round) {
-    if (Tiling::kFp16 && prepare<false>(round)) return;
-    prepare_strong(round);
+  // Only now, so that nothing has waited for it.
+  __device__ __forceinline__ void choose_format(int round) {
+    const bool in_fp16 = __all_sync(kFullWarp, suits_fp16_);
+    if (!in_fp16) split_keys(round);
+    if (lane_ == 0) packet(round).in_fp16[slab_] = in_fp16;
   }
+
+  // [doc:split_keys]
+  // Stores k once more, as the sum of two bf16. For any gates: no factor is over 1.
+  __device__ __forceinline__ void split_keys(int round) {
+    const auto k_rows = slab(kK, round), g_rows = slab(kG, round);
+    const int row = lane_ / 4, pair = lane_ % 4 * 2;
+#pragma unroll 1
+    for (int n = 0; n < kTiles; ++n) {
+      const int column = n * 8 + pair;
+      float k[4] = {}, decay[2] = {1, 1};  // by the gates after a row
+#pragma unroll
+      for (int i = kSubChunk - 1; i >= 0; --i) {
+        const int own = i / 8 * 2;  // where a lane that has this row keeps it
+        if (row == i % 8) {
+          const float2 k_pair = to_floats(load_pair(k_rows.at(i, column)));
+          k[own] = k_pair.x * decay[0];
+          k[own + 1] = k_pair.y * decay[1];
+        }
+        const float2 g = to_floats(load_pair(g_rows.at(i, column)));
+        decay[0] *= exp2_approx(g.x * kLog2e);
+        decay[1] *= exp2_approx(g.y * kLog2e);
+      }
+      store_k<false>(packet(round), n, k);
+    }
+  }
+  // [/doc:split_keys]
 
   // [doc:prepare_strong]
   // The same for any gates, row by row: no factor is over 1. The scores of a row are its q times the
@@ -296,12 +318,17 @@ class PreparingWarp {
       }
       if (row == 0) store_decay(packet, n, decay[0], decay[1]);
       store_q(packet, n, q);
-      store_k<false>(packet, n, k);
+      store_k<Tiling::kFp16>(packet, n, k);
     }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) scores[0][half][i] += scores[1][half][i];
+    }
+    if constexpr (Tiling::kFp16) {
+      uint32_t k_pairs[kTiles][2];
+      load_rows(k_pairs, k_rows);
+      suits_fp16_ = suits_fp16(k_pairs, round);
     }
     store_scores(packet, scores[0]);
   }
@@ -371,6 +398,7 @@ class PreparingWarp {
   const int lane_, sub_, slab_, column_;
   const float scale_;  // of q and of the scores, and so of the outputs
   std::conditional_t<Tiling::kLoadWarps == 0, RowLoader<Tiling>, NoRowLoader> rows_;
+  bool suits_fp16_;  // what the lane has of the slab that is prepared
 };
 
 }  // namespace attn::chunked_gla
