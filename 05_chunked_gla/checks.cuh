@@ -133,16 +133,18 @@ void add_checks(std::vector<driver::Check>& checks, const std::string& kernel, G
   }
   for (const Sizes& sizes : kUnusualSizes) {
     add(sizes.name, [=] {
-      const auto check = [=](const Shape& shape) {
-        return check_states<T>(gla, reference::kMildGates, sizes, shape, Layout::BLHD, /*split=*/37,
-                               bound);
+      const auto check = [=](const reference::Gates& gates, const Shape& shape) {
+        return check_states<T>(gla, gates, sizes, shape, Layout::BLHD, /*split=*/37, bound);
       };
-      const auto few = driver::worse(check({1, 2, 100, 128, 64}), check({1, 2, 100, 64, 70}));
+      const reference::Gates &mild = reference::kMildGates, &resets = reference::kResettingGates;
+      const auto few =
+          driver::worse(check(mild, {1, 2, 100, 128, 64}), check(resets, {1, 2, 100, 64, 70}));
       if (kSanitized) return few;
       // So many heads that an H200, or the emulated GPU, has less than a multiprocessor for each block
       // of 32 columns, or of 64: other tilings.
-      return driver::worse(few,
-                           driver::worse(check({1, 100, 50, 64, 40}), check({1, 140, 50, 64, 40})));
+      const auto many =
+          driver::worse(check(mild, {1, 100, 50, 64, 40}), check(mild, {1, 140, 50, 64, 40}));
+      return driver::worse(few, many);
     });
   }
   add("without gates the causal product", [=] { return check_causal_product<T>(gla, bound); });

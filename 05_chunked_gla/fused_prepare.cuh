@@ -11,8 +11,8 @@
 #include "05_chunked_gla/fused_load.cuh"
 #include "common/mma_operands.cuh"
 #include "common/ptx/exp2.cuh"
-#include "common/ptx/fma_bf16.cuh"
 #include "common/ptx/ldmatrix.cuh"
+#include "common/ptx/max_bf16.cuh"
 #include "common/ptx/mma.cuh"
 #include "common/warp.cuh"
 
@@ -22,9 +22,9 @@ namespace attn::chunked_gla {
 // products of sensible inputs inside the range of a float.
 constexpr float kMildest = 64;
 
-// Sums of squares of a lane's numbers with which fp16 will do: no number is over 2^15.5, and 2^-25, the
-// most that fp16 is off below 2^-14, is 2^-15 of their length.
-constexpr float kLeastForFp16 = 0x1p-20f, kMostForFp16 = 0x1p31f;
+// The largest of a lane's numbers with which fp16 will do: up to its largest, and from where 2^-25, the
+// most that fp16 is off below 2^-14, is 2^-15 of it.
+constexpr float kLargestFp16 = 65504, kLeastForFp16 = 1.0f / 1024;
 
 // [doc:uncut]
 // Tensor cores cut a float off after 10 bits of mantissa, half a unit of them too low on average:
@@ -216,28 +216,27 @@ class PreparingWarp {
   // Whether fp16 will do for what the lane has of k, and for its share of the sub-chunk's rows of v,
   // in whatever order they lie there.
   __device__ __forceinline__ bool suits_fp16(const uint32_t (&k)[kTiles][2], int round) const {
-    uint32_t k_square = 0, v_square = 0;
+    uint32_t k_max = 0, v_max = 0;
 #pragma unroll
     for (int n = 0; n < kTiles; ++n) {
 #pragma unroll
-      for (int i = 0; i < 2; ++i) k_square = fma_bf16x2(k[n][i], k[n][i], k_square);
+      for (int i = 0; i < 2; ++i) k_max = max_bf16x2(k_max, abs_bf16x2(k[n][i]));
     }
     const T* v_rows = block_.smem.v[round % (Tiling::kSlots + 1)][sub_ * kSubChunk];
     const uint4* v = reinterpret_cast<const uint4*>(v_rows) + slab_ * kWarp + lane_;
 #pragma unroll
     for (int i = 0; i < kSubChunk * Tiling::kM / 8; i += Tiling::kSlabs * kWarp) {
-      const uint4 x = v[i];
-      v_square = fma_bf16x2(x.x, x.x, v_square);
-      v_square = fma_bf16x2(x.y, x.y, v_square);
-      v_square = fma_bf16x2(x.z, x.z, v_square);
-      v_square = fma_bf16x2(x.w, x.w, v_square);
+      const uint4 words = v[i];
+      const uint32_t x = max_bf16x2(abs_bf16x2(words.x), abs_bf16x2(words.y));
+      const uint32_t y = max_bf16x2(abs_bf16x2(words.z), abs_bf16x2(words.w));
+      v_max = max_bf16x2(v_max, max_bf16x2(x, y));
     }
-    const auto suits = [](uint32_t squares) {
-      const float2 x = to_floats(squares);
-      const float sum = x.x + x.y;
-      return (sum >= kLeastForFp16 && sum <= kMostForFp16) || sum == 0;
+    const auto suits = [](uint32_t pair) {
+      const float2 x = to_floats(pair);
+      const float largest = x.x > x.y ? x.x : x.y;
+      return (largest >= kLeastForFp16 && largest <= kLargestFp16) || pair == 0;
     };
-    return suits(k_square) && suits(v_square);
+    return suits(k_max) && suits(v_max);
   }
   // [/doc:suits_fp16]
 
@@ -249,27 +248,37 @@ class PreparingWarp {
   }
 
   // [doc:split_keys]
-  // Stores k once more, as the sum of two bf16. For any gates: no factor is over 1.
-  __device__ __forceinline__ void split_keys(int round) {
+  // Stores k once more, as the sum of two bf16. Of any gates: the sums are of those after a row, not
+  // a difference of two. (A gate of -inf, times 0, would be NaN; the lowest bf16 does as well.)
+  __device__ __forceinline__ void split_keys(int round) const {
     const auto k_rows = slab(kK, round), g_rows = slab(kG, round);
     const int row = lane_ / 4, pair = lane_ % 4 * 2;
-#pragma unroll 1
-    for (int n = 0; n < kTiles; ++n) {
-      const int column = n * 8 + pair;
-      float k[4] = {}, decay[2] = {1, 1};  // by the gates after a row
+    uint32_t later[4];  // 1 where a column is after a row
 #pragma unroll
-      for (int i = kSubChunk - 1; i >= 0; --i) {
-        const int own = i / 8 * 2;  // where a lane that has this row keeps it
-        if (row == i % 8) {
-          const float2 k_pair = to_floats(load_pair(k_rows.at(i, column)));
-          k[own] = k_pair.x * decay[0];
-          k[own + 1] = k_pair.y * decay[1];
+    for (int i = 0; i < 4; ++i) {
+      const int r = row + i % 2 * 8, j = pair + i / 2 * 8;
+      later[i] = pack_high(j > r, j + 1 > r);
+    }
+#pragma unroll 1
+    for (int n = 0; n < kTiles; n += 2) {
+      uint32_t g[4];
+      ldmatrix_trans(g, g_rows.at(lane_ % 16, lane_ / 16 * 8 + n * 8));
+#pragma unroll
+      for (int i = 0; i < 4; ++i) g[i] = max_bf16x2(g[i], 0xff7fff7fu);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const float zero[4] = {};
+        float sums[4], k[4];
+        mma_m16n8k16(sums, later, {g[2 * i], g[2 * i + 1]}, zero);
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const auto* k_pair = k_rows.at(row + half * 8, (n + i) * 8 + pair);
+          const float2 own = to_floats(load_pair(k_pair));
+          k[2 * half] = own.x * exp2_approx(sums[2 * half] * kLog2e);
+          k[2 * half + 1] = own.y * exp2_approx(sums[2 * half + 1] * kLog2e);
         }
-        const float2 g = to_floats(load_pair(g_rows.at(i, column)));
-        decay[0] *= exp2_approx(g.x * kLog2e);
-        decay[1] *= exp2_approx(g.y * kLog2e);
+        store_k<false>(packet(round), n + i, k);
       }
-      store_k<false>(packet(round), n, k);
     }
   }
   // [/doc:split_keys]
