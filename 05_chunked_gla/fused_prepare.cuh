@@ -138,10 +138,7 @@ class PreparingWarp {
       // they are overwritten.
       block_.meet();
       rows_.load(round + Tiling::kSlots);
-      if (round + 1 < block_.rounds) {
-        if (!prepare(round + 1)) prepare_strong(round + 1);
-        if constexpr (Tiling::kFp16) choose_format(round + 1);
-      }
+      if (round + 1 < block_.rounds) prepare(round + 1);
     }
   }
   // [/doc:preparing_rounds]
@@ -155,9 +152,39 @@ class PreparingWarp {
     return {block_.smem.qkg[tensor][round % Tiling::kSlots][sub_ * kSubChunk], column_};
   }
 
+  // [doc:largest]
+  // The largest of a lane's k, and of its share of v: two of each, without their signs.
+  struct Largest {
+    uint32_t k = 0, v = 0;
+
+    __device__ __forceinline__ bool suits_fp16() const {
+      const auto suits = [](uint32_t pair) {
+        const float2 x = to_floats(pair);
+        const float largest = x.x > x.y ? x.x : x.y;
+        return (largest >= kLeastForFp16 && largest <= kLargestFp16) || pair == 0;
+      };
+      return suits(k) && suits(v);
+    }
+  };
+  // [/doc:largest]
+
   // [doc:prepare]
-  // Prepares the slab of a packet; returns whether its gates are mild enough for that.
-  __device__ __forceinline__ bool prepare(int round) {
+  // Prepares the slab of a packet; its k as fp16, and then once more if that does not suit all lanes.
+  // Only when all is done, so that nothing waits for the vote.
+  __device__ __forceinline__ void prepare(int round) {
+    Largest largest;
+    if (!prepare_mild(round, largest)) prepare_strong(round, largest);
+    if constexpr (Tiling::kFp16) {
+      const bool in_fp16 = __all_sync(kFullWarp, largest.suits_fp16());
+      if (!in_fp16) split_keys(round);
+      if (lane_ == 0) packet(round).in_fp16[slab_] = in_fp16;
+    }
+  }
+  // [/doc:prepare]
+
+  // [doc:prepare_mild]
+  // Returns whether the gates are mild enough for that.
+  __device__ __forceinline__ bool prepare_mild(int round, Largest& largest) {
     Packet<Tiling>& packet = this->packet(round);
     const int row = lane_ / 4;
 
@@ -174,11 +201,12 @@ class PreparingWarp {
       for (int i = 0; i < 2; ++i) mild = mild && sums.x[n][i] <= kMildest / kLog2e;
     }
     if (!__all_sync(kFullWarp, mild)) return false;
-    if constexpr (Tiling::kFp16) suits_fp16_ = suits_fp16(k_pairs, round);
 
     float scores[2][4] = {};
 #pragma unroll
     for (int n = 0; n < kTiles; ++n) {
+      // Here and there, among instructions that wait for each other.
+      if constexpr (Tiling::kFp16) look_at(largest, k_pairs[n], n, round);
       float grow[4], decay[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
@@ -210,42 +238,28 @@ class PreparingWarp {
     store_scores(packet, scores);
     return true;
   }
-  // [/doc:prepare]
+  // [/doc:prepare_mild]
 
-  // [doc:suits_fp16]
-  // Whether fp16 will do for what the lane has of k, and for its share of the sub-chunk's rows of v,
-  // in whatever order they lie there.
-  __device__ __forceinline__ bool suits_fp16(const uint32_t (&k)[kTiles][2], int round) const {
-    uint32_t k_max = 0, v_max = 0;
-#pragma unroll
-    for (int n = 0; n < kTiles; ++n) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) k_max = max_bf16x2(k_max, abs_bf16x2(k[n][i]));
-    }
-    const T* v_rows = block_.smem.v[round % (Tiling::kSlots + 1)][sub_ * kSubChunk];
-    const uint4* v = reinterpret_cast<const uint4*>(v_rows) + slab_ * kWarp + lane_;
-#pragma unroll
-    for (int i = 0; i < kSubChunk * Tiling::kM / 8; i += Tiling::kSlabs * kWarp) {
-      const uint4 words = v[i];
-      const uint32_t x = max_bf16x2(abs_bf16x2(words.x), abs_bf16x2(words.y));
-      const uint32_t y = max_bf16x2(abs_bf16x2(words.z), abs_bf16x2(words.w));
-      v_max = max_bf16x2(v_max, max_bf16x2(x, y));
-    }
-    const auto suits = [](uint32_t pair) {
-      const float2 x = to_floats(pair);
-      const float largest = x.x > x.y ? x.x : x.y;
-      return (largest >= kLeastForFp16 && largest <= kLargestFp16) || pair == 0;
+  // [doc:look_at]
+  // Looks at the k of a tile, and at a piece of the sub-chunk's rows of v, in whatever order they lie
+  // there.
+  __device__ __forceinline__ void look_at(Largest& largest, const uint32_t (&k)[2], int n,
+                                          int round) const {
+    const auto larger = [](uint32_t x, uint32_t y) {
+      return max_bf16x2(abs_bf16x2(x), abs_bf16x2(y));
     };
-    return suits(k_max) && suits(v_max);
+    largest.k = max_bf16x2(largest.k, larger(k[0], k[1]));
+    constexpr int kPieces = kSubChunk * Tiling::kM / 8 / (Tiling::kSlabs * kWarp);  // of 16 bytes
+    constexpr int kTilesPerPiece = kTiles / kPieces;
+    static_assert(kTilesPerPiece * kPieces == kTiles);
+    if (n % kTilesPerPiece > 0) return;
+    const T* v = block_.smem.v[round % (Tiling::kSlots + 1)][sub_ * kSubChunk];
+    const int piece = (n / kTilesPerPiece * Tiling::kSlabs + slab_) * kWarp + lane_;
+    const uint4 words = reinterpret_cast<const uint4*>(v)[piece];
+    largest.v =
+        max_bf16x2(largest.v, max_bf16x2(larger(words.x, words.y), larger(words.z, words.w)));
   }
-  // [/doc:suits_fp16]
-
-  // Only now, so that nothing has waited for it.
-  __device__ __forceinline__ void choose_format(int round) {
-    const bool in_fp16 = __all_sync(kFullWarp, suits_fp16_);
-    if (!in_fp16) split_keys(round);
-    if (lane_ == 0) packet(round).in_fp16[slab_] = in_fp16;
-  }
+  // [/doc:look_at]
 
   // [doc:split_keys]
   // Stores k once more, as the sum of two bf16. Of any gates: the sums are of those after a row, not
@@ -286,7 +300,7 @@ class PreparingWarp {
   // [doc:prepare_strong]
   // The same for any gates, row by row: no factor is over 1. The scores of a row are its q times the
   // keys up to its own, which have decayed along.
-  __device__ __forceinline__ void prepare_strong(int round) {
+  __device__ __forceinline__ void prepare_strong(int round, Largest& largest) {
     Packet<Tiling>& packet = this->packet(round);
     const auto q_rows = slab(kQ, round), k_rows = slab(kK, round), g_rows = slab(kG, round);
     const int row = lane_ / 4, pair = lane_ % 4 * 2;
@@ -337,7 +351,8 @@ class PreparingWarp {
     if constexpr (Tiling::kFp16) {
       uint32_t k_pairs[kTiles][2];
       load_rows(k_pairs, k_rows);
-      suits_fp16_ = suits_fp16(k_pairs, round);
+#pragma unroll
+      for (int n = 0; n < kTiles; ++n) look_at(largest, k_pairs[n], n, round);
     }
     store_scores(packet, scores[0]);
   }
@@ -407,7 +422,6 @@ class PreparingWarp {
   const int lane_, sub_, slab_, column_;
   const float scale_;  // of q and of the scores, and so of the outputs
   std::conditional_t<Tiling::kLoadWarps == 0, RowLoader<Tiling>, NoRowLoader> rows_;
-  bool suits_fp16_;  // what the lane has of the slab that is prepared
 };
 
 }  // namespace attn::chunked_gla
