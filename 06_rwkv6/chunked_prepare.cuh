@@ -134,11 +134,7 @@ class PreparingWarp {
       // they are overwritten.
       block_.meet();
       rows_.load(round + Tiling::kSlots);
-      if (round + 1 < block_.rounds) {
-        const bool usual = prepare(round + 1);
-        if (!usual) prepare_unusual(round + 1);
-        if (lane_ == 0) packet(round + 1).in_fp16[slab_] = Tiling::kFp16 && usual;
-      }
+      if (round + 1 < block_.rounds) prepare(round + 1);
     }
   }
   // [/doc:preparing_rounds]
@@ -154,12 +150,19 @@ class PreparingWarp {
   }
 
   // [doc:prepare]
-  // Prepares the slab of a packet; returns whether its decays are mild enough for that, and k and v
-  // of a size that suits fp16.
-  __device__ __forceinline__ bool prepare(int round) {
+  // Prepares the slab of a packet. The usual way is right if decays are mild, which it says, and
+  // fp16 suits all lanes; it is asked for that when all is done, so that nothing waits for it.
+  __device__ __forceinline__ void prepare(int round) {
+    bool suits = true;
+    const bool mild = prepare_usual(round, suits);
+    const bool usual = mild && (!Tiling::kFp16 || __all_sync(kFullWarp, suits));
+    if (!usual) prepare_unusual(round, /*with_scores=*/!mild);
+    if (Tiling::kFp16 && lane_ == 0) packet(round).in_fp16[slab_] = usual;
+  }
+
+  __device__ __forceinline__ bool prepare_usual(int round, bool& suits) {
     Packet<Tiling>& packet = this->packet(round);
     float scores[2][4] = {}, bonus[2] = {};
-    bool suits = true;
 #pragma unroll 1
     for (int n = 0; n < kTiles; n += kAtATime) {
       Columns<kAtATime> columns;
@@ -168,8 +171,6 @@ class PreparingWarp {
       if constexpr (Tiling::kFp16) suits = suits_fp16(columns.k, round);
       prepare_columns<Tiling::kFp16>(packet, n, columns, scores, bonus);
     }
-    // Only now, so that nothing has waited for it.
-    if (Tiling::kFp16 && !__all_sync(kFullWarp, suits)) return false;
     store_scores(packet, scores, bonus);
     return true;
   }
@@ -266,7 +267,8 @@ class PreparingWarp {
 
   // [doc:prepare_unusual]
   // The same for any decays and any k and v: columns that are too strong, 16 at a time, go row by row.
-  __device__ __forceinline__ void prepare_unusual(int round) {
+  // with_scores: they are not there yet.
+  __device__ __forceinline__ void prepare_unusual(int round, bool with_scores) {
     Packet<Tiling>& packet = this->packet(round);
     float scores[2][4] = {}, bonus[2] = {};
 #pragma unroll 1
@@ -279,7 +281,7 @@ class PreparingWarp {
         prepare_rows(packet, n, columns, slab(block_.smem.w, round, n), scores, bonus);
       }
     }
-    store_scores(packet, scores, bonus);
+    if (with_scores) store_scores(packet, scores, bonus);
   }
 
   // No factor is over 1 here. A row's scores are its r times the keys before it, which decay on the
