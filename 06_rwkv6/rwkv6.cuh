@@ -16,7 +16,7 @@ template <class T>
 bool prefers_chunked_parallel(int64_t heads, int64_t L, int64_t E, int64_t M) {
   const Blocks blocks = blocks_of<T>(heads, E, M);
   const bool alone = blocks.of_segment <= multiprocessors() && multiprocessors() < blocks.at_a_time;
-  const int64_t whole = cost_of({1, alone ? L * 3 / 5 : L}, blocks);
+  const int64_t whole = cost_of({1, alone ? L * 3 / 5 : L, 0}, blocks);
   return cost_of(best_cut(L, blocks), blocks) < 0.85 * whole;
 }
 // [/doc:pick]

@@ -58,11 +58,12 @@ __global__ void __launch_bounds__(Tiling::kThreads, Tiling::kBlocks)
   // In 32 bits: a grid has no more blocks, and a division of 64 would keep the first loads waiting.
   const int index = blockIdx.x, H = static_cast<int>(x.k.H);
   const int tile = index % column_tiles;
-  const int segment = index / column_tiles % segments.count;
-  const int head = index / column_tiles / segments.count;
+  // First segments first: they may be the longest, and have nothing to wait for.
+  const int heads = static_cast<int>(x.k.B) * H, head = index / column_tiles % heads;
+  const int segment = index / column_tiles / heads;
   const int64_t b = head / H, h = head % H;
-  const int L = static_cast<int>(x.k.L), begin = segment * segments.rows;
-  const int end = L - begin > segments.rows ? begin + segments.rows : L;
+  const int begin = segments.begin(segment);
+  const int end = segment < segments.count - 1 ? segments.begin(segment + 1) : int(x.k.L);
   const Block<Tiling> block = {
       .x = x,
       .segments = segments,
@@ -155,7 +156,7 @@ extern template void chunked_segments(const Rwkv6Operands<__nv_bfloat16>&, const
 template <class T>
 void chunked_rwkv6(const Rwkv6Operands<T>& operands, cudaStream_t stream = 0) {
   const Rwkv6Operands<T> x = in_walking_order(operands);
-  chunked_segments(x, {.count = 1, .rows = static_cast<int>(x.r.L)}, stream);
+  chunked_segments(x, {.count = 1, .first_rows = static_cast<int>(x.r.L)}, stream);
 }
 
 }  // namespace attn::rwkv6
