@@ -19,11 +19,14 @@
 // jobs. Preparing warps fetch rows (cp.async) and make packets: decayed rows of r and k, and the
 // scores. State warps own 16 or 32 columns of the state each, and take packet after packet. While
 // packets of one round are taken, those of the next are prepared, and the rows of the two after that
-// are on their way: one barrier per round.
+// are on their way: one barrier per round. Where there are registers for more warps, these fetch the
+// rows.
 //
 // How exact: one bf16 product of rounded factors would cost 1.7e-3 for each rounding, as much as
-// rounding the output. So S and the decayed r go in as tf32, the decayed k and the scores as the sum
-// of two bf16; the bonus is computed in fp32; r, k and v as they come are bf16 already.
+// rounding the output. So S and the decayed r go in as tf32, the scores as the sum of two bf16; the
+// bonus is computed in fp32; r, k and v as they come are bf16 already. The decayed k goes in as fp16,
+// and v is turned into fp16 for it, which loses nothing. Where k or v have a size that fp16 does not
+// hold, which the kernel sees from the data, k is the sum of two bf16, too, as floats always are.
 //
 // What memory moves: every operand once.
 //
