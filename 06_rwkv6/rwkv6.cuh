@@ -7,11 +7,13 @@
 
 namespace attn::rwkv6 {
 
-// [doc:pick]
+// [doc:pick_recurrent]
 // Whether there are too few steps for chunks to pay off: up to 16 of them at E = 64 (H200, bf16, no
 // states: recurrent 7.7 us, in chunks 8.6 for 64 heads; 44 and 42 for 2048, with states 62 and 129).
 inline bool prefers_recurrent(int64_t L, int64_t E) { return L * (E < 64 ? 64 : E) <= 1024; }
+// [/doc:pick_recurrent]
 
+// [doc:pick]
 // Whether segments walked at the same time are faster. By the cost of decays as RWKV-6 has them, of
 // which a segment's last hundred rows are all that reaches the next; with mild ones segments read k,
 // v and w twice, and where they gain little they lose. A block of whole sequences that has a
