@@ -67,8 +67,8 @@ template <int kE_, bool kOneStep_>
 struct VectorRecurrence {
   static constexpr int kE = kE_;
   static constexpr bool kOneStep = kOneStep_;
-  // That share a column. For one step they are few, so that eight neighbours have 32 columns and a
-  // warp's access to the state is whole lines of 128 bytes.
+  // That share a column. For one step they are few, up to 128 rows four: then a warp has 32 columns,
+  // and its accesses to the state are whole lines of 128 bytes.
   static constexpr int kLanes = kOneStep ? (kE <= 128 ? 4 : kE / 32) : (kE <= 256 ? kE / 8 : 32);
   static constexpr int kRows = kE / kLanes;  // of the state, per lane
   // Of a lane. At 128 rows the lanes of a column read twice the words in one access, and shared memory
@@ -80,7 +80,7 @@ struct VectorRecurrence {
   // Octets of a batch that a thread fetches of each of r, k and w, and of v.
   static constexpr int kOctets = (kSteps * kE / 8 + kThreads - 1) / kThreads;
   static constexpr int kOctetsV = (kSteps * kBlockColumns / 8 + kThreads - 1) / kThreads;
-  // Of a batch, a lane is left with so many; one that so many neighbours have, if there are too few.
+  // Of a batch, for each lane to write. Where a batch has fewer than lanes, neighbours share one.
   static constexpr int kOutputs = (kSteps * kColumns + kLanes - 1) / kLanes;
   static constexpr int kSharers = kOutputs * kLanes / (kSteps * kColumns);
 
@@ -129,12 +129,9 @@ __device__ __forceinline__ void read_four(float* x, const float* memory) {
   const float4 read = *reinterpret_cast<const float4*>(memory);
   x[0] = read.x, x[1] = read.y, x[2] = read.z, x[3] = read.w;
 }
-__device__ __forceinline__ void write_four(float* memory, const float* x) {
-  *reinterpret_cast<float4*>(memory) = {x[0], x[1], x[2], x[3]};
-}
-__device__ __forceinline__ void write_eight(float* memory, const float (&x)[8]) {
-  write_four(memory, x);
-  write_four(memory + 4, x + 4);
+__device__ __forceinline__ void write_shared(float* smem, const float (&x)[8]) {
+  reinterpret_cast<float4*>(smem)[0] = {x[0], x[1], x[2], x[3]};
+  reinterpret_cast<float4*>(smem)[1] = {x[4], x[5], x[6], x[7]};
 }
 
 template <class R, class T>
@@ -203,10 +200,10 @@ __global__ void __launch_bounds__(R::kThreads)
         uk_e[j] = smem.u[e + j] * k_e[j];
         decay_e[j] = exp2_approx(decay_e[j] * kLog2e);
       }
-      write_eight(&smem.r[step][e], r_e);
-      write_eight(&smem.k[step][e], k_e);
-      write_eight(&smem.uk[step][e], uk_e);
-      write_eight(&smem.decay[step][e], decay_e);
+      write_shared(&smem.r[step][e], r_e);
+      write_shared(&smem.k[step][e], k_e);
+      write_shared(&smem.uk[step][e], uk_e);
+      write_shared(&smem.decay[step][e], decay_e);
     }
 #pragma unroll
     for (int i = 0; i < R::kOctetsV; ++i) {
@@ -215,7 +212,7 @@ __global__ void __launch_bounds__(R::kThreads)
       if (step >= R::kSteps) break;
       float v_m[8];
       v[i].unpack(v_m);
-      write_eight(&smem.v[step][octet % (R::kBlockColumns / 8) * 8], v_m);
+      write_shared(&smem.v[step][octet % (R::kBlockColumns / 8) * 8], v_m);
     }
   };
 
