@@ -133,6 +133,7 @@ inline std::vector<driver::Check> checks() {
 }
 
 inline std::string picked_kernel(const Shape& s, Dtype dtype) {
+  if (prefers_recurrent(s.L, s.E)) return "vector_recurrent";
   return with_element_type(dtype, [&]<class T>() {
     return prefers_chunked_parallel<T>(s.B * s.H, s.L, s.E, s.M) ? "chunked_parallel" : "chunked";
   });
