@@ -149,6 +149,21 @@ void add_checks(std::vector<driver::Check>& checks, const std::string& kernel, R
                              Layout::BLHD, /*split=*/37, /*reverse=*/false, bound);
     });
   }
+  // As generation does it: heads of every size that kernels tell apart, rows on 16 bytes and not.
+  const auto one_by_one = [=](const Shape& shape) {
+    return check_states<T>(rwkv6, reference::kExponentialGates, kUsualSizes, shape, Layout::BLHD,
+                           /*split=*/1,
+                           /*reverse=*/false, bound);
+  };
+  add("states, one row at a time", [=] {
+    driver::Finding worst = one_by_one({2, 2, 2, 64, 64});
+    for (const Shape& shape :
+         {Shape{1, 2, 2, 33, 70}, Shape{1, 2, 2, 128, 60}, Shape{2, 1, 2, 100, 130},
+          Shape{1, 2, 2, 200, 36}, Shape{1, 1, 2, 512, 72}}) {
+      worst = driver::worse(worst, one_by_one(shape));
+    }
+    return worst;
+  });
   add("without decays and u = 1 the causal product",
       [=] { return check_causal_product<T>(rwkv6, bound); });
 }

@@ -108,7 +108,8 @@ struct SharedStorage {
 // The parts of every sequence that are walked at the same time.
 struct Segments {
   int count;             // of a sequence
-  int rows;              // of each but the last
+  int first_rows;        // of the first segment, and ...
+  int rows = 0;          // ... of each other but the last
   int eights = 0;        // of rows of a state, padded to whole tiles of blocks
   int column_tiles = 0;  // of 16, of a state, padded likewise
   // What each segment but the last does to the state: S becomes 2^log_decay S + added. The elements
@@ -116,6 +117,9 @@ struct Segments {
   float4* added = nullptr;     // [B * H, count - 1, eights, column tiles, 32]
   float* log_decay = nullptr;  // [B * H, count - 1, eights * 8]; -inf of rows that E does not have
 
+  __device__ int begin(int segment) const {
+    return segment == 0 ? 0 : first_rows + (segment - 1) * rows;
+  }
   __device__ int64_t index(int64_t head, int segment) const { return head * (count - 1) + segment; }
   __device__ float4* added_by(int64_t index, int column_tile) const {
     return added + (index * eights * column_tiles + column_tile) * kWarp;

@@ -134,11 +134,7 @@ class PreparingWarp {
       // they are overwritten.
       block_.meet();
       rows_.load(round + Tiling::kSlots);
-      if (round + 1 < block_.rounds) {
-        const bool usual = prepare(round + 1);
-        if (!usual) prepare_unusual(round + 1);
-        if (lane_ == 0) packet(round + 1).in_fp16[slab_] = Tiling::kFp16 && usual;
-      }
+      if (round + 1 < block_.rounds) prepare(round + 1);
     }
   }
   // [/doc:preparing_rounds]
@@ -154,22 +150,33 @@ class PreparingWarp {
   }
 
   // [doc:prepare]
-  // Prepares the slab of a packet; returns whether its decays are mild enough for that, and k and v
-  // of a size that suits fp16.
-  __device__ __forceinline__ bool prepare(int round) {
+  // Prepares the slab of a packet. The usual way is right if decays are mild, which it says, and
+  // fp16 suits all lanes; it is asked for that when all is done, so that nothing waits for it.
+  __device__ __forceinline__ void prepare(int round) {
+    bool suits = true;
+    const bool mild = prepare_usual(round, suits);
+    const bool usual = mild && (!Tiling::kFp16 || __all_sync(kFullWarp, suits));
+    if (!usual) prepare_unusual(round, /*with_scores=*/!mild);
+    if (Tiling::kFp16 && lane_ == 0) packet(round).in_fp16[slab_] = usual;
+  }
+
+  __device__ __forceinline__ bool prepare_usual(int round, bool& suits) {
     Packet<Tiling>& packet = this->packet(round);
     float scores[2][4] = {}, bonus[2] = {};
-    bool suits = true;
+    Largest largest;
 #pragma unroll 1
-    for (int n = 0; n < kTiles; n += kAtATime) {
+    for (int n0 = 0; n0 < kTiles; n0 += kAtATime) {
       Columns<kAtATime> columns;
-      fetch(columns, round, n);
+      fetch(columns, round, n0);
       if (!columns.mild()) return false;
-      if constexpr (Tiling::kFp16) suits = suits_fp16(columns.k, round);
-      prepare_columns<Tiling::kFp16>(packet, n, columns, scores, bonus);
+#pragma unroll
+      for (int n = 0; n < kAtATime; ++n) {
+        // Here and there, among instructions that wait for each other.
+        if constexpr (Tiling::kFp16) look_at(largest, columns.k[n], n, round);
+        prepare_tile<Tiling::kFp16>(packet, n0 + n, columns, n, scores, bonus);
+      }
     }
-    // Only now, so that nothing has waited for it.
-    if (Tiling::kFp16 && !__all_sync(kFullWarp, suits)) return false;
+    suits = largest.suits_fp16();
     store_scores(packet, scores, bonus);
     return true;
   }
@@ -201,72 +208,74 @@ class PreparingWarp {
   }
 
   // [doc:suits_fp16]
-  // Whether fp16 will do for what the lane has of k, and for its share of the sub-chunk's rows of v,
-  // in whatever order they lie there.
-  template <int kCount>
-  __device__ __forceinline__ bool suits_fp16(const uint32_t (&k)[kCount][2], int round) const {
-    uint32_t k_max = 0, v_max = 0;
-#pragma unroll
-    for (int n = 0; n < kCount; ++n) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) k_max = max_bf16x2(k_max, abs_bf16x2(k[n][i]));
+  // The largest of a lane's k, and of its share of v: two of each, without their signs.
+  struct Largest {
+    uint32_t k = 0, v = 0;
+
+    __device__ __forceinline__ bool suits_fp16() const {
+      const auto suits = [](uint32_t pair) {
+        const float2 x = to_floats(pair);
+        const float largest = x.x > x.y ? x.x : x.y;
+        return (largest >= kLeastForFp16 && largest <= kLargestFp16) || pair == 0;
+      };
+      return suits(k) && suits(v);
     }
-    const T* v_rows = block_.smem.v[round % (Tiling::kSlots + 1)][sub_ * kSubChunk];
-    const uint4* v = reinterpret_cast<const uint4*>(v_rows) + slab_ * kWarp + lane_;
-#pragma unroll
-    for (int i = 0; i < kSubChunk * Tiling::kM / 8; i += Tiling::kSlabs * kWarp) {
-      const uint4 words = v[i];
-      const uint32_t x = max_bf16x2(abs_bf16x2(words.x), abs_bf16x2(words.y));
-      const uint32_t y = max_bf16x2(abs_bf16x2(words.z), abs_bf16x2(words.w));
-      v_max = max_bf16x2(v_max, max_bf16x2(x, y));
-    }
-    const auto suits = [](uint32_t pair) {
-      const float2 x = to_floats(pair);
-      const float largest = x.x > x.y ? x.x : x.y;
-      return (largest >= kLeastForFp16 && largest <= kLargestFp16) || pair == 0;
+  };
+  // At the k of a tile, and at a piece of the sub-chunk's rows of v, in whatever order they lie there.
+  __device__ __forceinline__ void look_at(Largest& largest, const uint32_t (&k)[2], int n,
+                                          int round) const {
+    const auto larger = [](uint32_t x, uint32_t y) {
+      return max_bf16x2(abs_bf16x2(x), abs_bf16x2(y));
     };
-    return suits(k_max) && suits(v_max);
+    largest.k = max_bf16x2(largest.k, larger(k[0], k[1]));
+    constexpr int kPieces = kSubChunk * Tiling::kM / 8 / (Tiling::kSlabs * kWarp);  // of 16 bytes
+    constexpr int kTilesPerPiece = kTiles / kPieces;
+    static_assert(kTilesPerPiece * kPieces == kTiles);
+    if (n % kTilesPerPiece > 0) return;
+    const T* v = block_.smem.v[round % (Tiling::kSlots + 1)][sub_ * kSubChunk];
+    const int piece = (n / kTilesPerPiece * Tiling::kSlabs + slab_) * kWarp + lane_;
+    const uint4 words = reinterpret_cast<const uint4*>(v)[piece];
+    largest.v =
+        max_bf16x2(largest.v, max_bf16x2(larger(words.x, words.y), larger(words.z, words.w)));
   }
   // [/doc:suits_fp16]
 
-  // [doc:prepare_columns]
+  // [doc:prepare_tile]
+  // Tile n of the slab, which is the i-th of `columns`.
   template <bool kInFp16, int kCount>
-  __device__ __forceinline__ void prepare_columns(Packet<Tiling>& packet, int n0,
-                                                  const Columns<kCount>& columns,
-                                                  float (&scores)[2][4], float (&bonus)[2]) const {
+  __device__ __forceinline__ void prepare_tile(Packet<Tiling>& packet, int n,
+                                               const Columns<kCount>& columns, int i,
+                                               float (&scores)[2][4], float (&bonus)[2]) const {
     const auto& sums = columns.sums;
+    // [doc:scaled_rows]
+    const float2 r0 = to_floats(columns.r[i][0]), r1 = to_floats(columns.r[i][1]);
+    const float2 k0 = to_floats(columns.k[i][0]), k1 = to_floats(columns.k[i][1]);
+    float r[4] = {r0.x, r0.y, r1.x, r1.y}, k[4] = {k0.x, k0.y, k1.x, k1.y};
+    add_bonus(bonus, n, r, k);
 #pragma unroll
-    for (int n = 0; n < kCount; ++n) {
-      // [doc:scaled_rows]
-      const float2 r0 = to_floats(columns.r[n][0]), r1 = to_floats(columns.r[n][1]);
-      const float2 k0 = to_floats(columns.k[n][0]), k1 = to_floats(columns.k[n][1]);
-      float r[4] = {r0.x, r0.y, r1.x, r1.y}, k[4] = {k0.x, k0.y, k1.x, k1.y};
-      add_bonus(bonus, n0 + n, r, k);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        r[i] *= exp2_approx(sums.read[n][i] * kLog2e);
-        k[i] *= exp2_approx(-sums.write[n][i] * kLog2e);
-      }
-      add_scores(scores, r, k);
-      // From the sub-chunk's beginning to halfway, and from there to its end.
-      const float half[2] = {exp2_approx(sums.h[n][0] * kLog2e),
-                             exp2_approx(sums.h[n][1] * kLog2e)};
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        r[i] *= half[i % 2];
-        k[i] *= half[i % 2];
-      }
-      store_r(packet, n0 + n, r);
-      store_k<kInFp16>(packet, n0 + n, k);
-      store_decay(packet, n0 + n, half[0] * half[0], half[1] * half[1]);
-      // [/doc:scaled_rows]
+    for (int j = 0; j < 4; ++j) {
+      r[j] *= exp2_approx(sums.read[i][j] * kLog2e);
+      k[j] *= exp2_approx(-sums.write[i][j] * kLog2e);
     }
+    add_scores(scores, r, k);
+    // From the sub-chunk's beginning to halfway, and from there to its end.
+    const float half[2] = {exp2_approx(sums.h[i][0] * kLog2e), exp2_approx(sums.h[i][1] * kLog2e)};
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      r[j] *= half[j % 2];
+      k[j] *= half[j % 2];
+    }
+    store_r(packet, n, r);
+    store_k<kInFp16>(packet, n, k);
+    store_decay(packet, n, half[0] * half[0], half[1] * half[1]);
+    // [/doc:scaled_rows]
   }
-  // [/doc:prepare_columns]
+  // [/doc:prepare_tile]
 
   // [doc:prepare_unusual]
   // The same for any decays and any k and v: columns that are too strong, 16 at a time, go row by row.
-  __device__ __forceinline__ void prepare_unusual(int round) {
+  // with_scores: they are not there yet.
+  __device__ __forceinline__ void prepare_unusual(int round, bool with_scores) {
     Packet<Tiling>& packet = this->packet(round);
     float scores[2][4] = {}, bonus[2] = {};
 #pragma unroll 1
@@ -274,12 +283,13 @@ class PreparingWarp {
       Columns<2> columns;
       fetch(columns, round, n);
       if (columns.mild()) {
-        prepare_columns<false>(packet, n, columns, scores, bonus);
+#pragma unroll
+        for (int i = 0; i < 2; ++i) prepare_tile<false>(packet, n + i, columns, i, scores, bonus);
       } else {
         prepare_rows(packet, n, columns, slab(block_.smem.w, round, n), scores, bonus);
       }
     }
-    store_scores(packet, scores, bonus);
+    if (with_scores) store_scores(packet, scores, bonus);
   }
 
   // No factor is over 1 here. A row's scores are its r times the keys before it, which decay on the
