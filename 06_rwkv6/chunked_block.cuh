@@ -32,7 +32,7 @@ constexpr float kUncut = 1 + 2 * 3.52e-4f;
 // [doc:tiling]
 // How a block divides its head.
 template <class T_, int kE_, int kWarpColumns_, int kStateWarps_, int kSubChunks_, int kSlots_,
-          int kSlab_, int kBlocks_>
+          int kSlab_, int kLoadWarps_, int kBlocks_>
 struct Tiling {
   using T = T_;
   static constexpr int kE = kE_;                      // head size of r and k, padded with zeros
@@ -41,16 +41,20 @@ struct Tiling {
   static constexpr int kSubChunks = kSubChunks_;  // in a round, between two barriers of the block
   static constexpr int kSlots = kSlots_;          // buffers for the rows of a round
   static constexpr int kSlab = kSlab_;            // columns of r, k and w of one preparing warp
+  static constexpr int kLoadWarps = kLoadWarps_;  // that only fetch rows; 0: preparing warps do
   static constexpr int kBlocks = kBlocks_;        // side by side on one multiprocessor
 
   static constexpr int kM = kStateWarps * kWarpColumns;  // value columns of the block
   static constexpr int kRows = kSubChunks * kSubChunk;   // of a round
   static constexpr int kSlabs = kE / kSlab;
   static constexpr int kPrepareWarps = kSubChunks * kSlabs;
-  static constexpr int kThreads = (kStateWarps + kPrepareWarps) * kWarp;
+  static constexpr int kThreads = (kStateWarps + kPrepareWarps + kLoadWarps) * kWarp;
 
   // Of a packet: 16 bytes more than a row has, so that eight rows begin in different banks.
   static constexpr int kPitch = kE + 8;
+
+  // Whether packets may be in fp16. At 256 there are no registers for two ways to take them.
+  static constexpr bool kFp16 = sizeof(T) == 2 && kE <= 128;
 
   // Rows as they come.
   using Rows = SwizzledRows<const T, kE>;
@@ -70,7 +74,8 @@ struct Packet {
   // mma_m16n8k8_tf32: a step of 8 columns is one 16-byte read per lane. A lane has columns 2t and
   // 2t + 1 where mma.cuh says t and t + 4; S comes in the same order.
   uint4 r[Tiling::kE / 8][kWarp];
-  // k_j, decayed from row j to the sub-chunk's end, as the sum of two bf16; two columns to a word.
+  // k_j, decayed from row j to the sub-chunk's end, two columns to a word: of slabs `in_fp16` as fp16
+  // in k_high; of others as the sum of two bf16.
   alignas(16) uint32_t k_high[kSubChunk][Tiling::kPitch / 2];
   alignas(16) uint32_t k_low[kSubChunk][Tiling::kPitch / 2];
   // The scores, as the sum of two bf16: A fragments of mma_m16n8k16. Below the diagonal r_i . k_j
@@ -81,6 +86,8 @@ struct Packet {
   // Of the state, over the sub-chunk: for each lane % 4 = t columns 2t and 2t + 1 of every eight,
   // side by side. The last is not used, so that the four begin in different banks.
   float4 decay[4][Tiling::kE / 16 + 1];
+  // Of each slab. If it is so of all, the rows of v may be taken as fp16, too.
+  bool in_fp16[Tiling::kSlabs];
 };
 // [/doc:packet]
 
@@ -101,7 +108,8 @@ struct SharedStorage {
 // The parts of every sequence that are walked at the same time.
 struct Segments {
   int count;             // of a sequence
-  int rows;              // of each but the last
+  int first_rows;        // of the first segment, and ...
+  int rows = 0;          // ... of each other but the last
   int eights = 0;        // of rows of a state, padded to whole tiles of blocks
   int column_tiles = 0;  // of 16, of a state, padded likewise
   // What each segment but the last does to the state: S becomes 2^log_decay S + added. The elements
@@ -109,6 +117,9 @@ struct Segments {
   float4* added = nullptr;     // [B * H, count - 1, eights, column tiles, 32]
   float* log_decay = nullptr;  // [B * H, count - 1, eights * 8]; -inf of rows that E does not have
 
+  __device__ int begin(int segment) const {
+    return segment == 0 ? 0 : first_rows + (segment - 1) * rows;
+  }
   __device__ int64_t index(int64_t head, int segment) const { return head * (count - 1) + segment; }
   __device__ float4* added_by(int64_t index, int column_tile) const {
     return added + (index * eights * column_tiles + column_tile) * kWarp;

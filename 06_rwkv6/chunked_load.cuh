@@ -3,7 +3,9 @@
 
 #include <cuda_runtime.h>
 
+#include "06_rwkv6/chunked_block.cuh"
 #include "common/ptx/cp_async.cuh"
+#include "common/slabs.cuh"
 #include "common/swizzled_rows.cuh"
 #include "common/tensor_view.cuh"
 
@@ -71,6 +73,92 @@ class RowLoader {
   int row_, d_, columns_;
   int64_t stride_;
   const T* source_[kSources];  // in the tile before
+};
+
+// The rows of r, k, w and v of round after round, by the threads that fetch.
+template <class Tiling>
+class RoundLoader {
+  using T = typename Tiling::T;
+  static constexpr int kWarps = Tiling::kLoadWarps > 0 ? Tiling::kLoadWarps : Tiling::kPrepareWarps;
+  static constexpr int kThreads = kWarps * kWarp;
+
+ public:
+  // `thread` counts those that fetch.
+  __device__ __forceinline__ RoundLoader(const Block<Tiling>& block, int thread)
+      : block_(block),
+        r_(block.x.r, block.b, block.h, block.begin, 0, thread),
+        k_(block.x.k, block.b, block.h, block.begin, 0, thread),
+        w_(block.x.w, block.b, block.h, block.begin, 0, thread),
+        v_(block.x.v, block.b, block.h, block.begin, block.m0, thread) {}
+
+  // Starts the copies of the first rounds' rows.
+  __device__ __forceinline__ void begin() {
+    for (int round = 0; round < Tiling::kSlots - 1; ++round) load(round);
+  }
+  // Waits for all of the thread's copies but those of the latest rounds: the rows of the round have
+  // arrived that comes kSlots - 1 before the next to load().
+  __device__ __forceinline__ void wait() const { cp_async_wait<Tiling::kSlots - 2>(); }
+
+  // Starts the copies of a round's rows; to be called for round after round.
+  __device__ __forceinline__ void load(int round) {
+    if (round < block_.rounds) {
+      auto& smem = block_.smem;
+      const int rows = block_.end - block_.begin - round * Tiling::kRows;
+      const int slot = round % Tiling::kSlots, v_slot = round % (Tiling::kSlots + 1);
+      if (block_.aligned) {
+        r_.load(smem.r[slot], rows);
+        k_.load(smem.k[slot], rows);
+        w_.load(smem.w[slot], rows);
+        v_.load(smem.v[v_slot], rows);
+      } else {
+        r_.load_elements(smem.r[slot], rows);
+        k_.load_elements(smem.k[slot], rows);
+        w_.load_elements(smem.w[slot], rows);
+        v_.load_elements(smem.v[v_slot], rows);
+      }
+    }
+    cp_async_commit();
+  }
+
+ private:
+  const Block<Tiling>& block_;
+  RowLoader<T, Tiling::kRows, Tiling::kE, kThreads> r_, k_, w_;
+  RowLoader<T, Tiling::kRows, Tiling::kM, kThreads> v_;
+};
+
+// What a preparing warp has in its place if loading warps fetch the rows.
+struct NoRoundLoader {
+  template <class Tiling>
+  __device__ __forceinline__ NoRoundLoader(const Block<Tiling>&, int) {}
+  __device__ __forceinline__ void begin() const {}
+  __device__ __forceinline__ void wait() const {}
+  __device__ __forceinline__ void load(int) const {}
+};
+
+// A warp that only fetches rows: a copy keeps the warp that asks for it as long as the load unit takes,
+// and a preparing warp has better things to do.
+template <class Tiling>
+class LoadingWarp {
+ public:
+  __device__ __forceinline__ explicit LoadingWarp(const Block<Tiling>& block)
+      : block_(block), rows_(block, threadIdx.x - kBefore * kWarp) {}
+
+  // The barriers, and what they order, are those of PreparingWarp::run().
+  __device__ __forceinline__ void run() {
+    rows_.begin();
+#pragma unroll 1
+    for (int round = -1; round < block_.rounds; ++round) {
+      rows_.wait();
+      block_.meet();
+      rows_.load(round + Tiling::kSlots);
+      while_slabs_meet<Tiling::kSlabs>(round + 1 < block_.rounds);
+    }
+  }
+
+ private:
+  static constexpr int kBefore = Tiling::kStateWarps + Tiling::kPrepareWarps;
+  const Block<Tiling>& block_;
+  RoundLoader<Tiling> rows_;
 };
 
 }  // namespace attn::rwkv6

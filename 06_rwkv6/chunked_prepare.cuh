@@ -5,12 +5,14 @@
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
+#include <type_traits>
+
 #include "06_rwkv6/chunked_block.cuh"
 #include "06_rwkv6/chunked_load.cuh"
 #include "common/mma_operands.cuh"
-#include "common/ptx/cp_async.cuh"
 #include "common/ptx/exp2.cuh"
 #include "common/ptx/ldmatrix.cuh"
+#include "common/ptx/max_bf16.cuh"
 #include "common/ptx/mma.cuh"
 #include "common/warp.cuh"
 
@@ -20,6 +22,10 @@ namespace attn::rwkv6 {
 // products of inputs up to 2^31 inside the range of a float, and of r and k all that is above 2^-30.
 // It is exp(-133) in all, which 16 steps of -exp(N(0, 1)) reach in one column of 40000.
 constexpr float kMildest = 96;
+
+// The largest of a lane's numbers with which fp16 will do: up to its largest, and from where 2^-25, the
+// most that fp16 is off below 2^-14, is 2^-15 of it.
+constexpr float kLargestFp16 = 65504, kLeastForFp16 = 1.0f / 1024;
 
 // [doc:centred_decays]
 // Sums of a sub-chunk's 16 decays of each column, as accumulator fragments: the products of three
@@ -106,7 +112,6 @@ class PreparingWarp {
   using T = typename Tiling::T;
   static constexpr int kTiles = Tiling::kSlab / 8;
   static constexpr int kAtATime = sizeof(T) == 2 ? kTiles : 4;  // for which there are registers
-  static constexpr int kThreads = Tiling::kPrepareWarps * kWarp;
 
  public:
   __device__ __forceinline__ explicit PreparingWarp(const Block<Tiling>& block)
@@ -115,52 +120,26 @@ class PreparingWarp {
         sub_((threadIdx.x / kWarp - Tiling::kStateWarps) / Tiling::kSlabs),
         slab_((threadIdx.x / kWarp - Tiling::kStateWarps) % Tiling::kSlabs),
         column_(slab_ * Tiling::kSlab),
-        r_rows_(block.x.r, block.b, block.h, block.begin, 0, thread()),
-        k_rows_(block.x.k, block.b, block.h, block.begin, 0, thread()),
-        w_rows_(block.x.w, block.b, block.h, block.begin, 0, thread()),
-        v_rows_(block.x.v, block.b, block.h, block.begin, block.m0, thread()) {}
+        rows_(block, threadIdx.x - Tiling::kStateWarps * kWarp) {}
 
   // [doc:preparing_rounds]
   // In round r the packets of round r + 1 are prepared.
   __device__ __forceinline__ void run() {
-    for (int round = 0; round < Tiling::kSlots - 1; ++round) load(round);
+    rows_.begin();
 #pragma unroll 1
     for (int round = -1; round < block_.rounds; ++round) {
-      // All copies but those of the latest rounds: the rows of round + 1 have arrived ...
-      cp_async_wait<Tiling::kSlots - 2>();
-      // ... from all threads. The packets of `round` are whole before they are taken; and those of
-      // round - 1 taken, and their rows of v used, before they are overwritten.
+      rows_.wait();
+      // The rows of round + 1 have arrived, of all threads that fetch. The packets of `round` are
+      // whole before they are taken; and those of round - 1 taken, and their rows of v used, before
+      // they are overwritten.
       block_.meet();
-      load(round + Tiling::kSlots);
-      if (round + 1 < block_.rounds && !prepare(round + 1)) prepare_strong(round + 1);
+      rows_.load(round + Tiling::kSlots);
+      if (round + 1 < block_.rounds) prepare(round + 1);
     }
   }
   // [/doc:preparing_rounds]
 
  private:
-  __device__ int thread() const { return threadIdx.x - Tiling::kStateWarps * kWarp; }
-
-  // Sends for the rows of a round.
-  __device__ __forceinline__ void load(int round) {
-    if (round < block_.rounds) {
-      auto& smem = block_.smem;
-      const int rows = block_.end - block_.begin - round * Tiling::kRows;
-      const int slot = round % Tiling::kSlots, v_slot = round % (Tiling::kSlots + 1);
-      if (block_.aligned) {
-        r_rows_.load(smem.r[slot], rows);
-        k_rows_.load(smem.k[slot], rows);
-        w_rows_.load(smem.w[slot], rows);
-        v_rows_.load(smem.v[v_slot], rows);
-      } else {
-        r_rows_.load_elements(smem.r[slot], rows);
-        k_rows_.load_elements(smem.k[slot], rows);
-        w_rows_.load_elements(smem.w[slot], rows);
-        v_rows_.load_elements(smem.v[v_slot], rows);
-      }
-    }
-    cp_async_commit();
-  }
-
   __device__ __forceinline__ Packet<Tiling>& packet(int round) const {
     return block_.smem.packets[round % 2][sub_];
   }
@@ -171,17 +150,33 @@ class PreparingWarp {
   }
 
   // [doc:prepare]
-  // Prepares the slab of a packet; returns whether its decays are mild enough for that.
-  __device__ __forceinline__ bool prepare(int round) {
+  // Prepares the slab of a packet. The usual way is right if decays are mild, which it says, and
+  // fp16 suits all lanes; it is asked for that when all is done, so that nothing waits for it.
+  __device__ __forceinline__ void prepare(int round) {
+    bool suits = true;
+    const bool mild = prepare_usual(round, suits);
+    const bool usual = mild && (!Tiling::kFp16 || __all_sync(kFullWarp, suits));
+    if (!usual) prepare_unusual(round, /*with_scores=*/!mild);
+    if (Tiling::kFp16 && lane_ == 0) packet(round).in_fp16[slab_] = usual;
+  }
+
+  __device__ __forceinline__ bool prepare_usual(int round, bool& suits) {
     Packet<Tiling>& packet = this->packet(round);
     float scores[2][4] = {}, bonus[2] = {};
+    Largest largest;
 #pragma unroll 1
-    for (int n = 0; n < kTiles; n += kAtATime) {
+    for (int n0 = 0; n0 < kTiles; n0 += kAtATime) {
       Columns<kAtATime> columns;
-      fetch(columns, round, n);
+      fetch(columns, round, n0);
       if (!columns.mild()) return false;
-      prepare_columns(packet, n, columns, scores, bonus);
+#pragma unroll
+      for (int n = 0; n < kAtATime; ++n) {
+        // Here and there, among instructions that wait for each other.
+        if constexpr (Tiling::kFp16) look_at(largest, columns.k[n], n, round);
+        prepare_tile<Tiling::kFp16>(packet, n0 + n, columns, n, scores, bonus);
+      }
     }
+    suits = largest.suits_fp16();
     store_scores(packet, scores, bonus);
     return true;
   }
@@ -212,44 +207,75 @@ class PreparingWarp {
     columns.sums = sum_decays<kCount>(slab(block_.smem.w, round, n0));
   }
 
-  // [doc:prepare_columns]
-  template <int kCount>
-  __device__ __forceinline__ void prepare_columns(Packet<Tiling>& packet, int n0,
-                                                  const Columns<kCount>& columns,
-                                                  float (&scores)[2][4], float (&bonus)[2]) const {
-    const auto& sums = columns.sums;
-#pragma unroll
-    for (int n = 0; n < kCount; ++n) {
-      // [doc:scaled_rows]
-      const float2 r0 = to_floats(columns.r[n][0]), r1 = to_floats(columns.r[n][1]);
-      const float2 k0 = to_floats(columns.k[n][0]), k1 = to_floats(columns.k[n][1]);
-      float r[4] = {r0.x, r0.y, r1.x, r1.y}, k[4] = {k0.x, k0.y, k1.x, k1.y};
-      add_bonus(bonus, n0 + n, r, k);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        r[i] *= exp2_approx(sums.read[n][i] * kLog2e);
-        k[i] *= exp2_approx(-sums.write[n][i] * kLog2e);
-      }
-      add_scores(scores, r, k);
-      // From the sub-chunk's beginning to halfway, and from there to its end.
-      const float half[2] = {exp2_approx(sums.h[n][0] * kLog2e),
-                             exp2_approx(sums.h[n][1] * kLog2e)};
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        r[i] *= half[i % 2];
-        k[i] *= half[i % 2];
-      }
-      store_r(packet, n0 + n, r);
-      store_k(packet, n0 + n, k);
-      store_decay(packet, n0 + n, half[0] * half[0], half[1] * half[1]);
-      // [/doc:scaled_rows]
-    }
-  }
-  // [/doc:prepare_columns]
+  // [doc:suits_fp16]
+  // The largest of a lane's k, and of its share of v: two of each, without their signs.
+  struct Largest {
+    uint32_t k = 0, v = 0;
 
-  // [doc:prepare_strong]
-  // The same for any decays: columns that are too strong, 16 at a time, go row by row.
-  __device__ __forceinline__ void prepare_strong(int round) {
+    __device__ __forceinline__ bool suits_fp16() const {
+      const auto suits = [](uint32_t pair) {
+        const float2 x = to_floats(pair);
+        const float largest = x.x > x.y ? x.x : x.y;
+        return (largest >= kLeastForFp16 && largest <= kLargestFp16) || pair == 0;
+      };
+      return suits(k) && suits(v);
+    }
+  };
+  // At the k of a tile, and at a piece of the sub-chunk's rows of v, in whatever order they lie there.
+  __device__ __forceinline__ void look_at(Largest& largest, const uint32_t (&k)[2], int n,
+                                          int round) const {
+    const auto larger = [](uint32_t x, uint32_t y) {
+      return max_bf16x2(abs_bf16x2(x), abs_bf16x2(y));
+    };
+    largest.k = max_bf16x2(largest.k, larger(k[0], k[1]));
+    constexpr int kPieces = kSubChunk * Tiling::kM / 8 / (Tiling::kSlabs * kWarp);  // of 16 bytes
+    constexpr int kTilesPerPiece = kTiles / kPieces;
+    static_assert(kTilesPerPiece * kPieces == kTiles);
+    if (n % kTilesPerPiece > 0) return;
+    const T* v = block_.smem.v[round % (Tiling::kSlots + 1)][sub_ * kSubChunk];
+    const int piece = (n / kTilesPerPiece * Tiling::kSlabs + slab_) * kWarp + lane_;
+    const uint4 words = reinterpret_cast<const uint4*>(v)[piece];
+    largest.v =
+        max_bf16x2(largest.v, max_bf16x2(larger(words.x, words.y), larger(words.z, words.w)));
+  }
+  // [/doc:suits_fp16]
+
+  // [doc:prepare_tile]
+  // Tile n of the slab, which is the i-th of `columns`.
+  template <bool kInFp16, int kCount>
+  __device__ __forceinline__ void prepare_tile(Packet<Tiling>& packet, int n,
+                                               const Columns<kCount>& columns, int i,
+                                               float (&scores)[2][4], float (&bonus)[2]) const {
+    const auto& sums = columns.sums;
+    // [doc:scaled_rows]
+    const float2 r0 = to_floats(columns.r[i][0]), r1 = to_floats(columns.r[i][1]);
+    const float2 k0 = to_floats(columns.k[i][0]), k1 = to_floats(columns.k[i][1]);
+    float r[4] = {r0.x, r0.y, r1.x, r1.y}, k[4] = {k0.x, k0.y, k1.x, k1.y};
+    add_bonus(bonus, n, r, k);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      r[j] *= exp2_approx(sums.read[i][j] * kLog2e);
+      k[j] *= exp2_approx(-sums.write[i][j] * kLog2e);
+    }
+    add_scores(scores, r, k);
+    // From the sub-chunk's beginning to halfway, and from there to its end.
+    const float half[2] = {exp2_approx(sums.h[i][0] * kLog2e), exp2_approx(sums.h[i][1] * kLog2e)};
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      r[j] *= half[j % 2];
+      k[j] *= half[j % 2];
+    }
+    store_r(packet, n, r);
+    store_k<kInFp16>(packet, n, k);
+    store_decay(packet, n, half[0] * half[0], half[1] * half[1]);
+    // [/doc:scaled_rows]
+  }
+  // [/doc:prepare_tile]
+
+  // [doc:prepare_unusual]
+  // The same for any decays and any k and v: columns that are too strong, 16 at a time, go row by row.
+  // with_scores: they are not there yet.
+  __device__ __forceinline__ void prepare_unusual(int round, bool with_scores) {
     Packet<Tiling>& packet = this->packet(round);
     float scores[2][4] = {}, bonus[2] = {};
 #pragma unroll 1
@@ -257,12 +283,13 @@ class PreparingWarp {
       Columns<2> columns;
       fetch(columns, round, n);
       if (columns.mild()) {
-        prepare_columns(packet, n, columns, scores, bonus);
+#pragma unroll
+        for (int i = 0; i < 2; ++i) prepare_tile<false>(packet, n + i, columns, i, scores, bonus);
       } else {
         prepare_rows(packet, n, columns, slab(block_.smem.w, round, n), scores, bonus);
       }
     }
-    store_scores(packet, scores, bonus);
+    if (with_scores) store_scores(packet, scores, bonus);
   }
 
   // No factor is over 1 here. A row's scores are its r times the keys before it, which decay on the
@@ -321,11 +348,11 @@ class PreparingWarp {
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
       store_r(packet, n0 + n, r[n]);
-      store_k(packet, n0 + n, k[n]);
+      store_k<false>(packet, n0 + n, k[n]);
       store_decay(packet, n0 + n, decay[n][0], decay[n][1]);
     }
   }
-  // [/doc:prepare_strong]
+  // [/doc:prepare_unusual]
 
   // bonus += r (u k), of the columns that the lane has of eight.
   __device__ __forceinline__ void add_bonus(float (&bonus)[2], int n, const float (&r)[4],
@@ -355,14 +382,16 @@ class PreparingWarp {
                                         __float_as_uint(r[1]), __float_as_uint(r[3])};
   }
 
+  template <bool kInFp16>
   __device__ __forceinline__ void store_k(Packet<Tiling>& packet, int n,
                                           const float (&k)[4]) const {
     const int row = lane_ / 4, word = (column_ + n * 8) / 2 + lane_ % 4;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const uint32_t high = pack_high(k[2 * half], k[2 * half + 1]);
+      const float k0 = k[2 * half], k1 = k[2 * half + 1];
+      const uint32_t high = kInFp16 ? pack_halves(k0, k1) : pack_high(k0, k1);
       packet.k_high[row + half * 8][word] = high;
-      packet.k_low[row + half * 8][word] = pack_low(k[2 * half], k[2 * half + 1], high);
+      if (!kInFp16) packet.k_low[row + half * 8][word] = pack_low(k0, k1, high);
     }
   }
 
@@ -410,8 +439,7 @@ class PreparingWarp {
 
   const Block<Tiling>& block_;
   const int lane_, sub_, slab_, column_;
-  RowLoader<T, Tiling::kRows, Tiling::kE, kThreads> r_rows_, k_rows_, w_rows_;
-  RowLoader<T, Tiling::kRows, Tiling::kM, kThreads> v_rows_;
+  std::conditional_t<Tiling::kLoadWarps == 0, RoundLoader<Tiling>, NoRoundLoader> rows_;
 };
 
 }  // namespace attn::rwkv6

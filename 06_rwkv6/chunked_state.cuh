@@ -48,10 +48,12 @@ class StateWarp {
       block_.meet();  // the packets of this round are whole
       while_slabs_meet<Tiling::kSlabs>(round + 1 < block_.rounds);
       const bool whole = columns_whole && first_row(round, Tiling::kSubChunks) <= block_.end;
-      if (kAhead && whole) {
-        take_round<true>(round, whole, accumulate);
+      if (!in_fp16(round)) {
+        take_round<false, false>(round, whole, accumulate);
+      } else if (kAhead && whole) {
+        take_round<Tiling::kFp16, true>(round, whole, accumulate);
       } else {
-        take_round<false>(round, whole, accumulate);
+        take_round<Tiling::kFp16, false>(round, whole, accumulate);
       }
     }
     store_state();
@@ -71,17 +73,26 @@ class StateWarp {
     return block_.begin + round * Tiling::kRows + sub * kSubChunk;
   }
 
+  // Whether all packets of a round are.
+  __device__ __forceinline__ bool in_fp16(int round) const {
+    if (!Tiling::kFp16) return false;
+    const auto& packets = block_.smem.packets[round % 2];
+    return __all_sync(
+        kFullWarp,
+        packets[lane_ % Tiling::kSubChunks].in_fp16[lane_ / Tiling::kSubChunks % Tiling::kSlabs]);
+  }
+
   // [doc:take_round]
   // whole: all rows and columns are there, and outputs are stored, not added. kWhole: that is known
   // beforehand, so that there are no branches, and a sub-chunk may begin while products of the one
   // before are on their way.
-  template <bool kWhole>
+  template <bool kInFp16, bool kWhole>
   __device__ __forceinline__ void take_round(int round, bool whole, bool accumulate) {
 #pragma unroll(kWhole ? Tiling::kSubChunks : 1)
     for (int sub = 0; sub < Tiling::kSubChunks; ++sub) {
       float o[kHalves][4];
-      take(block_.smem.packets[round % 2][sub],
-           {block_.smem.v[round % (Tiling::kSlots + 1)][sub * kSubChunk], column_}, o);
+      take<kInFp16>(block_.smem.packets[round % 2][sub],
+                    {block_.smem.v[round % (Tiling::kSlots + 1)][sub * kSubChunk], column_}, o);
       if (kWhole || whole) {
         store_whole(o);
       } else {
@@ -93,6 +104,8 @@ class StateWarp {
 
   // [doc:take]
   // Takes a packet: outputs read the state before it, then the state decays and takes the rows in.
+  // kInFp16: all of its slabs are, and are taken so.
+  template <bool kInFp16>
   __device__ __forceinline__ void take(const Packet<Tiling>& packet,
                                        const typename Tiling::ValueRows& v_rows,
                                        float (&o)[kHalves][4]) {
@@ -120,6 +133,10 @@ class StateWarp {
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
       load_values_a(v_a[tile], v_rows.from(0, tile * 16));
+      if constexpr (kInFp16) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) v_a[tile][0][i] = bf16_to_halves(v_a[tile][0][i]);
+      }
     }
     // 16 columns of r and k after the other: while one's products wait for their turn in the sums of
     // outputs, or for the state to be decayed, those of the other run.
@@ -148,16 +165,26 @@ class StateWarp {
         }
       }
       // S^T += v^T k.
-#pragma unroll
-      for (int k_part = 0; k_part < 2; ++k_part) {
+      if constexpr (kInFp16) {
         uint32_t k[4];
-        ldmatrix_trans(k, (k_part == 0 ? packet.k_high[0] : packet.k_low[0]) + matrix + n * 4);
+        ldmatrix_trans(k, packet.k_high[0] + matrix + n * 4);
 #pragma unroll
-        for (int part = 0; part < (k_part == 0 ? kValueParts : 1); ++part) {
+        for (int tile = 0; tile < kTiles; ++tile) {
+          mma_m16n8k16_fp16(S_[tile][n], v_a[tile][0], {k[0], k[1]}, S_[tile][n]);
+          mma_m16n8k16_fp16(S_[tile][n + 1], v_a[tile][0], {k[2], k[3]}, S_[tile][n + 1]);
+        }
+      } else {
 #pragma unroll
-          for (int tile = 0; tile < kTiles; ++tile) {
-            mma_m16n8k16(S_[tile][n], v_a[tile][part], {k[0], k[1]}, S_[tile][n]);
-            mma_m16n8k16(S_[tile][n + 1], v_a[tile][part], {k[2], k[3]}, S_[tile][n + 1]);
+        for (int k_part = 0; k_part < 2; ++k_part) {
+          uint32_t k[4];
+          load_keys(k, packet, n, matrix, k_part);
+#pragma unroll
+          for (int part = 0; part < (k_part == 0 ? kValueParts : 1); ++part) {
+#pragma unroll
+            for (int tile = 0; tile < kTiles; ++tile) {
+              mma_m16n8k16(S_[tile][n], v_a[tile][part], {k[0], k[1]}, S_[tile][n]);
+              mma_m16n8k16(S_[tile][n + 1], v_a[tile][part], {k[2], k[3]}, S_[tile][n + 1]);
+            }
           }
         }
       }
@@ -173,6 +200,24 @@ class StateWarp {
     }
   }
   // [/doc:take]
+
+  // 16 columns of k, from 8 n on, as the sum of two bf16: the first of them, or the second. Every
+  // fp16 is such a sum.
+  __device__ __forceinline__ void load_keys(uint32_t (&k)[4], const Packet<Tiling>& packet, int n,
+                                            int matrix, int part) const {
+    bool in_fp16 = false;
+    if constexpr (Tiling::kFp16) in_fp16 = packet.in_fp16[n * 8 / Tiling::kSlab];
+    const auto& from = part == 0 || in_fp16 ? packet.k_high : packet.k_low;
+    ldmatrix_trans(k, from[0] + matrix + n * 4);
+    if (in_fp16) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float2 x = halves_to_floats(k[i]);
+        const uint32_t high = pack_high(x.x, x.y);
+        k[i] = part == 0 ? high : pack_low(x.x, x.y, high);
+      }
+    }
+  }
 
   // [doc:load_state]
   // The state before the block's segment: what each segment before has added, as far as there is

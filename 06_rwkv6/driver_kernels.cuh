@@ -68,30 +68,32 @@ inline driver::Cost vector_recurrent_cost(const Shape& s, Dtype dtype) {
   return {operand_bytes(s, dtype), double(s.B) * s.H * s.L * 2 * 3.25 * s.E * s.M};
 }
 
-// Products on tensor cores, per step: those with a k or a score take it in so many bf16 parts, the
-// others are tf32 and count twice.
+// Products on tensor cores, per step: those with a k or a score take it in so many bf16 parts, but for
+// k that is one fp16 (Tiling::kFp16); the others are tf32 and count twice.
 inline double bf16_parts(Dtype dtype) { return dtype == Dtype::f32 ? 3 : 2; }
-inline double update_flops(const Shape& s, Dtype dtype) {  // k v^T
-  return bf16_parts(dtype) * 2 * s.E * s.M;
+inline double key_parts(const Shape& s, Dtype dtype) {
+  return dtype == Dtype::bf16 && s.E <= 128 ? 1 : bf16_parts(dtype);
 }
 
 inline driver::Cost chunked_cost(const Shape& s, Dtype dtype) {
   const double steps = double(s.B) * s.H * s.L;
-  const double past = 2 * 2. * s.E * s.M;         // r^T S
+  const double past = 2 * 2. * s.E * s.M;                     // r^T S
+  const double update = key_parts(s, dtype) * 2 * s.E * s.M;  // k v^T
   const double decays = 3 * 2 * kSubChunk * s.E;  // summed up, by products with matrices of halves
   const double scores = 2 * 2 * kSubChunk * s.E;
   const double scores_v = bf16_parts(dtype) * 2 * kSubChunk * s.M;
   return {.bytes = operand_bytes(s, dtype),
           .flops = 0,
-          .matrix_flops = steps * (past + update_flops(s, dtype) + decays + scores + scores_v)};
+          .matrix_flops = steps * (past + update + decays + scores + scores_v)};
 }
 
 inline driver::Cost chunked_parallel_cost(const Shape& s, Dtype dtype) {
-  // As chunked, and before it the sums of the segments: k, v and w once more, and the update.
+  // As chunked, and before it the sums of the segments: k, v and w once more, and the update, of k in
+  // bf16.
   const double steps = double(s.B) * s.H * s.L;
   driver::Cost cost = chunked_cost(s, dtype);
   cost.bytes += steps * (2 * s.E + s.M) * bytes_of(dtype);
-  cost.matrix_flops += steps * update_flops(s, dtype);
+  cost.matrix_flops += steps * bf16_parts(dtype) * 2 * s.E * s.M;
   return cost;
 }
 
@@ -131,6 +133,7 @@ inline std::vector<driver::Check> checks() {
 }
 
 inline std::string picked_kernel(const Shape& s, Dtype dtype) {
+  if (prefers_recurrent(s.L, s.E)) return "vector_recurrent";
   return with_element_type(dtype, [&]<class T>() {
     return prefers_chunked_parallel<T>(s.B * s.H, s.L, s.E, s.M) ? "chunked_parallel" : "chunked";
   });

@@ -178,11 +178,11 @@ __global__ void __launch_bounds__(Tiling::kThreads)
   const int segment = index / m_tiles / e_tiles % (segments.count - 1);
   const int head = index / m_tiles / e_tiles / (segments.count - 1);
   const int64_t b = head / H, h = head % H;
-  const int first = k.L - (segment + 1) * segments.rows;
+  const int end = segments.begin(segment + 1), first = static_cast<int>(k.L) - end;
   RowLoader<T, Tiling::kRows, Tiling::kColumns, Tiling::kThreads> k_rows(k, b, h, first, e0,
                                                                          threadIdx.x),
       w_rows(w, b, h, first, e0, threadIdx.x), v_rows(v, b, h, first, m0, threadIdx.x);
-  const int steps = segments.rows / Tiling::kRows;
+  const int steps = (end - segments.begin(segment)) / Tiling::kRows;
   const auto load = [&](int step) {
     if (step < steps) {
       const int slot = step % Tiling::kSlots;

@@ -11,10 +11,14 @@
 // registers while it computes the batch before; then as floats, with the exponentials taken and u k
 // formed, once for all columns, into shared memory.
 //
-// What memory moves: every operand once (r, k and w again, from L2, for each further 64 columns).
+// One step alone, a token that is generated, is a batch of its own: nothing to fetch ahead, and at
+// E = 64 4 lanes with 16 x 4 entries, more blocks at a time, each of which waits for its state.
+//
+// What memory moves: every operand once (r, k and w again, from L2, for each further 64 columns), and
+// a state in and out where there is one, 16 bytes per access.
 //
 // What limits it: instructions. 3 per (t, e, m), and a quarter more for the bonus, for the sums
-// across lanes and for reading shared memory.
+// across lanes and for reading shared memory. Of one step: memory, the state in and out.
 //
 // What the next step removes: the arithmetic itself, which becomes products of matrices.
 #pragma once
@@ -59,20 +63,26 @@ struct Octet {
   }
 };
 
-template <int kE>
+template <int kE_, bool kOneStep_>
 struct VectorRecurrence {
-  static constexpr int kLanes = kE <= 256 ? kE / 8 : 32;  // that share a column
-  static constexpr int kRows = kE / kLanes;               // of the state, per lane: 8, or 16
+  static constexpr int kE = kE_;
+  static constexpr bool kOneStep = kOneStep_;
+  // That share a column. For one step they are few, up to 128 rows four: then a warp has 32 columns,
+  // and its accesses to the state are whole lines of 128 bytes.
+  static constexpr int kLanes = kOneStep ? (kE <= 128 ? 4 : kE / 32) : (kE <= 256 ? kE / 8 : 32);
+  static constexpr int kRows = kE / kLanes;  // of the state, per lane
   // Of a lane. At 128 rows the lanes of a column read twice the words in one access, and shared memory
   // is what they wait for: there each word serves twice the columns.
-  static constexpr int kColumns = kE == 128 ? 8 : 4;
-  static constexpr int kBlockColumns = kE <= 128 ? 64 : 32;
+  static constexpr int kColumns = kE == 128 && !kOneStep ? 8 : 4;
+  static constexpr int kBlockColumns = kE <= 128 || kOneStep ? 64 : 32;
   static constexpr int kThreads = kBlockColumns / kColumns * kLanes;
-  static constexpr int kSteps = 32 / kColumns;  // fetched together: 32 outputs of a lane
+  static constexpr int kSteps = kOneStep ? 1 : 32 / kColumns;  // fetched together
   // Octets of a batch that a thread fetches of each of r, k and w, and of v.
   static constexpr int kOctets = (kSteps * kE / 8 + kThreads - 1) / kThreads;
   static constexpr int kOctetsV = (kSteps * kBlockColumns / 8 + kThreads - 1) / kThreads;
-  static constexpr int kOutputs = kSteps * kColumns / kLanes;  // of a lane and batch
+  // Of a batch, for each lane to write. Where a batch has fewer than lanes, neighbours share one.
+  static constexpr int kOutputs = (kSteps * kColumns + kLanes - 1) / kLanes;
+  static constexpr int kSharers = kOutputs * kLanes / (kSteps * kColumns);
 
   struct SharedStorage {
     alignas(16) float r[kSteps][kE];
@@ -114,9 +124,9 @@ __device__ __forceinline__ Octet<T> load_octet(const T* row, int d, int D, bool 
   return x;
 }
 
-// Four neighbouring floats of shared memory, in one access.
-__device__ __forceinline__ void read_shared(float* x, const float* smem) {
-  const float4 read = *reinterpret_cast<const float4*>(smem);
+// Four neighbouring floats, in one access.
+__device__ __forceinline__ void read_four(float* x, const float* memory) {
+  const float4 read = *reinterpret_cast<const float4*>(memory);
   x[0] = read.x, x[1] = read.y, x[2] = read.z, x[3] = read.w;
 }
 __device__ __forceinline__ void write_shared(float* smem, const float (&x)[8]) {
@@ -124,37 +134,33 @@ __device__ __forceinline__ void write_shared(float* smem, const float (&x)[8]) {
   reinterpret_cast<float4*>(smem)[1] = {x[4], x[5], x[6], x[7]};
 }
 
-template <int kE, class T>
-__global__ void __launch_bounds__(VectorRecurrence<kE>::kThreads)
-    vector_recurrent_kernel(Rwkv6Operands<T> x, int column_tiles, bool aligned) {
-  using R = VectorRecurrence<kE>;
+template <class R, class T>
+__global__ void __launch_bounds__(R::kThreads)
+    vector_recurrent_kernel(Rwkv6Operands<T> x, int column_tiles, bool aligned,
+                            bool states_aligned) {
+  constexpr int kE = R::kE;
   auto& smem = shared_storage<typename R::SharedStorage>();
-  const int64_t head = blockIdx.x / column_tiles;
-  const int64_t b = head / x.r.H, h = head % x.r.H;
-  const int L = x.r.L, E = x.r.D, M = x.v.D;
-  const int m0 = blockIdx.x % column_tiles * R::kBlockColumns;
+  const int head = int(blockIdx.x) / column_tiles, H = x.r.H;  // 32 bits: divisions are short
+  const int64_t b = head / H, h = head % H;
+  const int L = R::kOneStep ? 1 : x.r.L, E = x.r.D, M = x.v.D;
+  const int m0 = int(blockIdx.x) % column_tiles * R::kBlockColumns;
   const int lane = threadIdx.x % R::kLanes;
   const int column = threadIdx.x / R::kLanes * R::kColumns;  // of the block
   // Rows go to lanes in groups of four, one 16-byte read: neighbouring lanes read neighbouring
   // words.
   const auto row_of = [&](int i) { return (i / 4 * R::kLanes + lane) * 4 + i % 4; };
+  // A lane's part of a state, four neighbouring columns at a time.
+  float S[R::kRows][R::kColumns] = {};
   const auto for_state = [&](auto&& visit) {
 #pragma unroll
     for (int i = 0; i < R::kRows; ++i) {
 #pragma unroll
-      for (int c = 0; c < R::kColumns; ++c) {
-        if (row_of(i) < E && m0 + column + c < M) visit(i, c, row_of(i), m0 + column + c);
+      for (int c = 0; c < R::kColumns; c += 4) {
+        const int e = row_of(i), m = m0 + column + c;
+        if (e < E && m < M) visit(S[i] + c, e, m);
       }
     }
   };
-
-  float S[R::kRows][R::kColumns] = {};
-  if (x.initial_state.data != nullptr) {
-    for_state([&](int i, int c, int e, int m) { S[i][c] = x.initial_state.row(b, h, e)[m]; });
-  }
-  for (int e = threadIdx.x; e < kE; e += R::kThreads) {
-    smem.u[e] = e < E ? to_float(x.u.row(0, h, 0)[e]) : 0;
-  }
 
   // [doc:batches]
   Octet<T> r[R::kOctets], k[R::kOctets], w[R::kOctets], v[R::kOctetsV];
@@ -210,7 +216,26 @@ __global__ void __launch_bounds__(VectorRecurrence<kE>::kThreads)
     }
   };
 
+  // All loads are on their way before the first value is waited for, that of u.
   fetch(0);
+  if (x.initial_state.data != nullptr) {
+    for_state([&](float* S_four, int e, int m) {
+      const float* const from = x.initial_state.row(b, h, e) + m;
+      if (states_aligned) {
+        read_four(S_four, from);
+      } else {
+#pragma unroll
+        for (int c = 0; c < 4; ++c) {
+          if (m + c < M) S_four[c] = from[c];
+        }
+      }
+    });
+  }
+#pragma unroll
+  for (int i = 0; i < kE; i += R::kThreads) {
+    const int e = i + threadIdx.x;
+    if (e < kE) smem.u[e] = e < E ? to_float(x.u.row(0, h, 0)[e]) : 0;
+  }
 #pragma unroll 1
   for (int first = 0; first < L; first += R::kSteps) {
     __syncthreads();  // everybody is done with the batch before (and u is written)
@@ -225,16 +250,16 @@ __global__ void __launch_bounds__(VectorRecurrence<kE>::kThreads)
     for (int step = 0; step < R::kSteps; ++step) {
       float v_c[R::kColumns];
 #pragma unroll
-      for (int c = 0; c < R::kColumns; c += 4) read_shared(v_c + c, &smem.v[step][column + c]);
+      for (int c = 0; c < R::kColumns; c += 4) read_four(v_c + c, &smem.v[step][column + c]);
       float bonus = 0;
       float* const o_step = &o[step * R::kColumns];
 #pragma unroll
       for (int i = 0; i < R::kRows; i += 4) {
         float r_e[4], k_e[4], uk_e[4], decay_e[4];
-        read_shared(r_e, &smem.r[step][row_of(i)]);
-        read_shared(k_e, &smem.k[step][row_of(i)]);
-        read_shared(uk_e, &smem.uk[step][row_of(i)]);
-        read_shared(decay_e, &smem.decay[step][row_of(i)]);
+        read_four(r_e, &smem.r[step][row_of(i)]);
+        read_four(k_e, &smem.k[step][row_of(i)]);
+        read_four(uk_e, &smem.uk[step][row_of(i)]);
+        read_four(decay_e, &smem.decay[step][row_of(i)]);
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
           bonus += r_e[j] * uk_e[j];
@@ -251,9 +276,9 @@ __global__ void __launch_bounds__(VectorRecurrence<kE>::kThreads)
     // Joined over the rows: a lane is left with kOutputs neighbouring outputs of one step.
     reduce_scatter<R::kLanes, R::kSteps * R::kColumns>(o, lane);
     // [/doc:vector_recurrence]
-    const int t = first + lane * R::kOutputs / R::kColumns;
-    const int m = m0 + column + lane * R::kOutputs % R::kColumns;
-    if (t < L) {
+    const int output = lane / R::kSharers * R::kOutputs;  // the first of the lane's
+    const int t = first + output / R::kColumns, m = m0 + column + output % R::kColumns;
+    if (t < L && lane % R::kSharers == 0) {
       T* const o_row = x.o.row(b, h, t);
 #pragma unroll
       for (int i = 0; i < R::kOutputs; ++i) {
@@ -263,19 +288,38 @@ __global__ void __launch_bounds__(VectorRecurrence<kE>::kThreads)
   }
 
   if (x.final_state.data != nullptr) {
-    for_state([&](int i, int c, int e, int m) { x.final_state.row(b, h, e)[m] = S[i][c]; });
+    for_state([&](const float* S_four, int e, int m) {
+      float* const to = x.final_state.row(b, h, e) + m;
+      if (states_aligned) {
+        // Not a plain store: the compiler would share its first word with the branch below, and
+        // store the others one by one too.
+        __stcg(reinterpret_cast<float4*>(to), float4{S_four[0], S_four[1], S_four[2], S_four[3]});
+      } else {
+#pragma unroll
+        for (int c = 0; c < 4; ++c) {
+          if (m + c < M) to[c] = S_four[c];
+        }
+      }
+    });
   }
+}
+
+template <class R, class T>
+void launch_vector_recurrent(const Rwkv6Operands<T>& x, cudaStream_t stream) {
+  const int column_tiles = (x.v.D + R::kBlockColumns - 1) / R::kBlockColumns;
+  const bool aligned = rows_are_16_bytes(x.r) && rows_are_16_bytes(x.k) && rows_are_16_bytes(x.v) &&
+                       rows_are_16_bytes(x.w) && x.r.D % 8 == 0 && x.v.D % 8 == 0;
+  const bool states_aligned =
+      rows_are_16_bytes(x.initial_state) && rows_are_16_bytes(x.final_state);
+  launch({x.r.B * x.r.H * column_tiles, R::kThreads,
+          dynamic_shared_bytes<typename R::SharedStorage>(), stream},
+         vector_recurrent_kernel<R, T>, x, column_tiles, aligned, states_aligned);
 }
 
 template <int kE, class T>
 void launch_vector_recurrent(const Rwkv6Operands<T>& x, cudaStream_t stream) {
-  using R = VectorRecurrence<kE>;
-  const int column_tiles = (x.v.D + R::kBlockColumns - 1) / R::kBlockColumns;
-  const bool aligned = rows_are_16_bytes(x.r) && rows_are_16_bytes(x.k) && rows_are_16_bytes(x.v) &&
-                       rows_are_16_bytes(x.w) && x.r.D % 8 == 0 && x.v.D % 8 == 0;
-  launch({x.r.B * x.r.H * column_tiles, R::kThreads,
-          dynamic_shared_bytes<typename R::SharedStorage>(), stream},
-         vector_recurrent_kernel<kE, T>, x, column_tiles, aligned);
+  if (x.r.L == 1) return launch_vector_recurrent<VectorRecurrence<kE, true>>(x, stream);
+  launch_vector_recurrent<VectorRecurrence<kE, false>>(x, stream);
 }
 
 // RWKV-6 of float or bf16 tensors, in fp32 arithmetic. Throws std::invalid_argument for operands

@@ -19,11 +19,14 @@
 // jobs. Preparing warps fetch rows (cp.async) and make packets: decayed rows of r and k, and the
 // scores. State warps own 16 or 32 columns of the state each, and take packet after packet. While
 // packets of one round are taken, those of the next are prepared, and the rows of the two after that
-// are on their way: one barrier per round.
+// are on their way: one barrier per round. Where there are registers for more warps, these fetch the
+// rows.
 //
 // How exact: one bf16 product of rounded factors would cost 1.7e-3 for each rounding, as much as
-// rounding the output. So S and the decayed r go in as tf32, the decayed k and the scores as the sum
-// of two bf16; the bonus is computed in fp32; r, k and v as they come are bf16 already.
+// rounding the output. So S and the decayed r go in as tf32, the scores as the sum of two bf16; the
+// bonus is computed in fp32; r, k and v as they come are bf16 already. The decayed k goes in as fp16,
+// and v is turned into fp16 for it, which loses nothing. Where k or v have a size that fp16 does not
+// hold, which the kernel sees from the data, k is the sum of two bf16, too, as floats always are.
 //
 // What memory moves: every operand once.
 //
@@ -38,6 +41,7 @@
 #include <cuda_runtime.h>
 
 #include "06_rwkv6/chunked_block.cuh"
+#include "06_rwkv6/chunked_load.cuh"
 #include "06_rwkv6/chunked_prepare.cuh"
 #include "06_rwkv6/chunked_state.cuh"
 #include "06_rwkv6/operands.cuh"
@@ -57,11 +61,12 @@ __global__ void __launch_bounds__(Tiling::kThreads, Tiling::kBlocks)
   // In 32 bits: a grid has no more blocks, and a division of 64 would keep the first loads waiting.
   const int index = blockIdx.x, H = static_cast<int>(x.k.H);
   const int tile = index % column_tiles;
-  const int segment = index / column_tiles % segments.count;
-  const int head = index / column_tiles / segments.count;
+  // First segments first: they may be the longest, and have nothing to wait for.
+  const int heads = static_cast<int>(x.k.B) * H, head = index / column_tiles % heads;
+  const int segment = index / column_tiles / heads;
   const int64_t b = head / H, h = head % H;
-  const int L = static_cast<int>(x.k.L), begin = segment * segments.rows;
-  const int end = L - begin > segments.rows ? begin + segments.rows : L;
+  const int begin = segments.begin(segment);
+  const int end = segment < segments.count - 1 ? segments.begin(segment + 1) : int(x.k.L);
   const Block<Tiling> block = {
       .x = x,
       .segments = segments,
@@ -75,10 +80,13 @@ __global__ void __launch_bounds__(Tiling::kThreads, Tiling::kBlocks)
       .end = end,
       .rounds = (end - begin + Tiling::kRows - 1) / Tiling::kRows,
   };
-  if (threadIdx.x / kWarp < Tiling::kStateWarps) {
+  const int warp = threadIdx.x / kWarp;
+  if (warp < Tiling::kStateWarps) {
     StateWarp<Tiling>(block).run(accumulate);
-  } else {
+  } else if (Tiling::kLoadWarps == 0 || warp < Tiling::kStateWarps + Tiling::kPrepareWarps) {
     PreparingWarp<Tiling>(block).run();
+  } else {
+    LoadingWarp<Tiling>(block).run();
   }
 }
 // [/doc:kernel]
@@ -109,16 +117,16 @@ void chunked_segments(const Rwkv6Operands<T>& x, const Segments& segments, cudaS
   constexpr bool kFloat = sizeof(T) == 4;
   auto run = [&]<class Tiling>(Tiling) { launch_chunked<Tiling>(x, segments, false, stream); };
   const int64_t E = x.k.D;
-  //                                 E  columns warps sub-chunks slots slab blocks
+  //                                 E  columns warps sub-chunks slots slab loading blocks
   if constexpr (kFloat) {
-    if (E <= 64) return run(Tiling<T, 64, 16, 4, 2, 3, 32, 1>());
+    if (E <= 64) return run(Tiling<T, 64, 16, 4, 2, 3, 32, 4, 1>());
     if constexpr (!kSanitized) {
-      if (row_tile(E) == 128) return run(Tiling<T, 128, 32, 4, 1, 3, 64, 1>());
+      if (row_tile(E) == 128) return run(Tiling<T, 128, 32, 4, 1, 3, 32, 0, 1>());
     }
   } else {
-    if (E <= 64) return run(Tiling<T, 64, 32, 2, 2, 3, 64, 2>());
+    if (E <= 64) return run(Tiling<T, 64, 32, 2, 2, 3, 64, 0, 2>());
     if constexpr (!kSanitized) {
-      if (row_tile(E) == 128) return run(Tiling<T, 128, 32, 4, 2, 3, 64, 1>());
+      if (row_tile(E) == 128) return run(Tiling<T, 128, 32, 4, 2, 3, 64, 0, 1>());
     }
   }
   // Above 256 rows of the state do not fit: their parts of the outputs are added up in o.
@@ -136,7 +144,7 @@ void chunked_segments(const Rwkv6Operands<T>& x, const Segments& segments, cudaS
       part_segments.added += e / 8 * segments.column_tiles * kWarp;
       part_segments.log_decay += e;
     }
-    launch_chunked<Tiling<T, kE, 16, 4, 1, 2, 64, 1>>(part, part_segments, e > 0, stream);
+    launch_chunked<Tiling<T, kE, 16, 4, 1, 2, 64, 0, 1>>(part, part_segments, e > 0, stream);
   }
 }
 // [/doc:tilings]
@@ -151,7 +159,7 @@ extern template void chunked_segments(const Rwkv6Operands<__nv_bfloat16>&, const
 template <class T>
 void chunked_rwkv6(const Rwkv6Operands<T>& operands, cudaStream_t stream = 0) {
   const Rwkv6Operands<T> x = in_walking_order(operands);
-  chunked_segments(x, {.count = 1, .rows = static_cast<int>(x.r.L)}, stream);
+  chunked_segments(x, {.count = 1, .first_rows = static_cast<int>(x.r.L)}, stream);
 }
 
 }  // namespace attn::rwkv6

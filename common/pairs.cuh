@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "common/ptx/fp16.cuh"
+
 namespace attn {
 
 // As it lies in memory: two floats, or two bf16 in a word, the first in the low half.
@@ -44,6 +46,12 @@ __device__ __forceinline__ uint32_t pack_high(float x0, float x1) {
 }
 __device__ __forceinline__ uint32_t pack_low(float x0, float x1, uint32_t high) {
   return pack_high(x0 - __uint_as_float(high << 16), x1 - __uint_as_float(high & 0xffff0000u));
+}
+
+// Two bf16 as two fp16: exact from 2^-17 up to 65504.
+__device__ __forceinline__ uint32_t bf16_to_halves(uint32_t pair) {
+  const float2 x = to_floats(pair);
+  return pack_halves(x.x, x.y);
 }
 
 }  // namespace attn

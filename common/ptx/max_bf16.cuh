@@ -28,4 +28,7 @@ __device__ __forceinline__ uint32_t max_bf16x2(uint32_t a, uint32_t b) {
 #endif
 }
 
+// The absolute values.
+__device__ __forceinline__ uint32_t abs_bf16x2(uint32_t x) { return x & 0x7fff7fffu; }
+
 }  // namespace attn

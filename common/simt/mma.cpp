@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "common/simt/block.hpp"
+#include "simt/fp16.hpp"
 
 namespace simt {
 
@@ -21,6 +22,8 @@ float as_float(uint32_t bits) {
 float bf16_of(uint32_t bits, int half) {
   return as_float(half == 0 ? bits << 16 : bits & 0xffff0000u);
 }
+
+float fp16_of(uint32_t bits, int half) { return from_fp16(bits >> half * 16 & 0xffffu); }
 
 // The tensor core reads the upper 19 bits of a float.
 float tf32_of(uint32_t bits) { return as_float(bits & 0xffffe000u); }
@@ -82,6 +85,25 @@ void multiply(Lanes lanes, FillA fill_a, FillB fill_b) {
   }
 }
 
+// The same of elements of 16 bits; element(bits, half) is one of a register's two.
+template <float element(uint32_t, int)>
+void multiply_pairs(Lanes lanes) {
+  multiply<16>(
+      lanes,
+      [](float(*a)[16], const uint32_t* registers, int group, int t) {
+        for (int r = 0; r < 4; ++r) {
+          for (int i = 0; i < 2; ++i) {
+            a[group + r % 2 * 8][t * 2 + r / 2 * 8 + i] = element(registers[r], i);
+          }
+        }
+      },
+      [](float(*b)[8], const uint32_t* registers, int group, int t) {
+        for (int r = 0; r < 2; ++r) {
+          for (int i = 0; i < 2; ++i) b[t * 2 + r * 8 + i][group] = element(registers[r], i);
+        }
+      });
+}
+
 }  // namespace
 
 void execute_ldmatrix(Lanes lanes, unsigned mask) {
@@ -96,20 +118,12 @@ void execute_ldmatrix_trans(Lanes lanes, unsigned mask) {
 
 void execute_mma_m16n8k16_bf16(Lanes lanes, unsigned mask) {
   require_full_warp(lanes, mask);
-  multiply<16>(
-      lanes,
-      [](float(*a)[16], const uint32_t* registers, int group, int t) {
-        for (int r = 0; r < 4; ++r) {
-          for (int i = 0; i < 2; ++i) {
-            a[group + r % 2 * 8][t * 2 + r / 2 * 8 + i] = bf16_of(registers[r], i);
-          }
-        }
-      },
-      [](float(*b)[8], const uint32_t* registers, int group, int t) {
-        for (int r = 0; r < 2; ++r) {
-          for (int i = 0; i < 2; ++i) b[t * 2 + r * 8 + i][group] = bf16_of(registers[r], i);
-        }
-      });
+  multiply_pairs<bf16_of>(lanes);
+}
+
+void execute_mma_m16n8k16_fp16(Lanes lanes, unsigned mask) {
+  require_full_warp(lanes, mask);
+  multiply_pairs<fp16_of>(lanes);
 }
 
 void execute_mma_m16n8k8_tf32(Lanes lanes, unsigned mask) {

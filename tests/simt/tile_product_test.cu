@@ -5,11 +5,13 @@
 
 #include <cmath>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "common/device_buffer.hpp"
 #include "common/launch.cuh"
 #include "common/ptx/cp_async.cuh"
+#include "common/ptx/fp16.cuh"
 #include "common/ptx/ldmatrix.cuh"
 #include "common/ptx/mma.cuh"
 #include "common/shared_storage.cuh"
@@ -140,6 +142,80 @@ TEST_P(InEveryOrder, Bf16TileProduct) {
   launch({1, 128}, bf16_product_kernel, a_device.data(), b_device.data(), out.data());
   // Products of bf16 are exact in float; only the sums round.
   EXPECT_LE(product_error(a, b, out.to_host()), 1e-6);
+}
+
+// The same by fp16: of floats, packed on the way to the fragments.
+__global__ void fp16_product_kernel(const float* a, const float* b, float* out) {
+  const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, row = threadIdx.x / 32 * 16;
+  for (int column = 0; column < kTile; column += 8) {
+    float d[4] = {0, 0, 0, 0};
+    for (int k = 0; k < kTile; k += 16) {
+      uint32_t a_fragment[4], b_fragment[2];
+      for (int i = 0; i < 4; ++i) {
+        const float* x = a + (row + g + i % 2 * 8) * kTile + k + t * 2 + i / 2 * 8;
+        a_fragment[i] = pack_halves(x[0], x[1]);
+      }
+      for (int i = 0; i < 2; ++i) {
+        const float* x = b + (k + t * 2 + i * 8) * kTile + column + g;
+        b_fragment[i] = pack_halves(x[0], x[kTile]);
+      }
+      mma_m16n8k16_fp16(d, a_fragment, b_fragment, d);
+    }
+    store_tile(out, d, row, column);
+  }
+}
+
+TEST_P(InEveryOrder, Fp16TileProduct) {
+  const std::vector<float> a = random_matrix(5), b = random_matrix(6);
+  const DeviceBuffer<float> a_device(a), b_device(b), out(kTile * kTile);
+  launch({1, 128}, fp16_product_kernel, a_device.data(), b_device.data(), out.data());
+  EXPECT_LE(product_error(a, b, out.to_host()), 4e-4);  // two roundings to 10 bits of mantissa
+  EXPECT_GE(product_error(a, b, out.to_host()), 1e-4);
+}
+
+// --- fp16: what becomes of a float, there and back ---
+
+__global__ void through_fp16_kernel(const float* in, float* out, int n) {
+  const int i = threadIdx.x * 2;
+  if (i + 1 >= n) return;
+  const float2 x = halves_to_floats(pack_halves(in[i], in[i + 1]));
+  out[i] = x.x;
+  out[i + 1] = x.y;
+}
+
+TEST_P(InEveryOrder, Fp16RoundsToNearestEven) {
+  const float kInfinite = INFINITY;
+  const std::pair<float, float> expected[] = {
+      {0, 0},
+      {-0.0f, -0.0f},
+      {1, 1},
+      {-2.5f, -2.5f},
+      {1 + 0x1p-11f, 1},               // a tie, to the even of the two
+      {1 + 0x3p-11f, 1 + 0x1p-9f},     // likewise
+      {1 + 0x1.1p-11f, 1 + 0x1p-10f},  // over half
+      {65504, 65504},                  // the largest
+      {65519, 65504},
+      {65520, kInfinite},
+      {-1e30f, -kInfinite},
+      {kInfinite, kInfinite},
+      {0x1p-14f, 0x1p-14f},          // the smallest with all of its mantissa
+      {0x1.ff8p-15f, 0x1.ff8p-15f},  // below it: multiples of 2^-24
+      {0x1.ffcp-15f, 0x1p-14f},
+      {0x1p-24f, 0x1p-24f},
+      {0x1.8p-24f, 0x1p-23f},
+      {0x1p-25f, 0},
+      {0x1.1p-25f, 0x1p-24f},
+      {1e-30f, 0}};
+  std::vector<float> in;
+  for (const auto& [x, y] : expected) in.push_back(x);
+  const int n = static_cast<int>(in.size());
+  const DeviceBuffer<float> in_device(in), out(n);
+  launch({1, 32}, through_fp16_kernel, in_device.data(), out.data(), n);
+  const std::vector<float> got = out.to_host();
+  for (int i = 0; i < n; ++i) {
+    EXPECT_EQ(got[i], expected[i].second) << expected[i].first;
+    EXPECT_EQ(std::signbit(got[i]), std::signbit(expected[i].second)) << expected[i].first;
+  }
 }
 
 template <bool Rounded>

@@ -23,6 +23,7 @@ Kind kind_of(const WarpRequest& request) {
       {execute_ldmatrix, Kind::ldmatrix},
       {execute_ldmatrix_trans, Kind::ldmatrix},
       {execute_mma_m16n8k16_bf16, Kind::mma_bf16},
+      {execute_mma_m16n8k16_fp16, Kind::mma_fp16},
       {execute_mma_m16n8k8_tf32, Kind::mma_tf32},
   };
   for (const auto& [execute, kind] : kinds)

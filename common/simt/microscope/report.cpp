@@ -110,6 +110,7 @@ void Work::add(const Count& c) {
     case Kind::other:
       break;
     case Kind::mma_bf16:
+    case Kind::mma_fp16:
       products += c.warps;
       flops += 2.0 * 16 * 8 * 16 * c.warps;
       break;
@@ -173,6 +174,8 @@ const char* to_string(Kind kind) {
       return "ldmatrix";
     case Kind::mma_bf16:
       return "mma.bf16";
+    case Kind::mma_fp16:
+      return "mma.fp16";
     case Kind::mma_tf32:
       return "mma.tf32";
     case Kind::other:

@@ -31,6 +31,7 @@ enum class Kind : uint8_t {
   vote,
   ldmatrix,
   mma_bf16,
+  mma_fp16,
   mma_tf32,
   other,
 };

@@ -145,11 +145,15 @@ inline unsigned atomicCAS(unsigned* address, unsigned compare, unsigned value) {
   return compare;
 }
 
-// --- Loads, bits, mathematics ---
+// --- Loads and stores, bits, mathematics ---
 
 template <class T>
 T __ldg(const T* address) {
   return *address;
+}
+template <class T>
+void __stcg(T* address, T value) {
+  *address = value;
 }
 
 inline int __popc(unsigned x) { return __builtin_popcount(x); }

@@ -73,6 +73,7 @@ struct MmaOperands {
   float c[4];
 };
 void execute_mma_m16n8k16_bf16(WarpRequest* const* lanes, unsigned mask);
+void execute_mma_m16n8k16_fp16(WarpRequest* const* lanes, unsigned mask);
 void execute_mma_m16n8k8_tf32(WarpRequest* const* lanes, unsigned mask);
 
 // The block's shared memory: a static part, described by one type per kernel (whose identity is
