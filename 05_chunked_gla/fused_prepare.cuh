@@ -11,6 +11,7 @@
 #include "05_chunked_gla/fused_load.cuh"
 #include "common/mma_operands.cuh"
 #include "common/ptx/exp2.cuh"
+#include "common/ptx/fma_bf16.cuh"
 #include "common/ptx/ldmatrix.cuh"
 #include "common/ptx/max_bf16.cuh"
 #include "common/ptx/mma.cuh"
@@ -22,9 +23,10 @@ namespace attn::chunked_gla {
 // products of sensible inputs inside the range of a float.
 constexpr float kMildest = 64;
 
-// The largest of a lane's numbers with which fp16 will do: up to its largest, and from where 2^-25, the
-// most that fp16 is off below 2^-14, is 2^-15 of it.
-constexpr float kLargestFp16 = 65504, kLeastForFp16 = 1.0f / 1024;
+// Sums of squares of a lane's 16 or 32 numbers with which fp16 will do. None is over 2^15.5; and
+// 2^-25, the most that fp16 is off below 2^-14, for each of them is 2^-12 of their length, as much as
+// fp16 is off above.
+constexpr float kLeastForFp16 = 0x1p-20f, kMostForFp16 = 0x1p31f;
 
 // [doc:uncut]
 // Tensor cores cut a float off after 10 bits of mantissa, half a unit of them too low on average:
@@ -152,30 +154,32 @@ class PreparingWarp {
     return {block_.smem.qkg[tensor][round % Tiling::kSlots][sub_ * kSubChunk], column_};
   }
 
-  // [doc:largest]
-  // The largest of a lane's k, and of its share of v: two of each, without their signs.
-  struct Largest {
+  // [doc:squares]
+  // Sums of the squares of a lane's k, and of its share of v: each in two parts, of even and of odd
+  // columns. All zeros, as rows past the end are, suit fp16; and so must numbers below 2^-67, whose
+  // squares are 0.
+  struct Squares {
     uint32_t k = 0, v = 0;
 
-    __device__ __forceinline__ bool suits_fp16() const {
-      const auto suits = [](uint32_t pair) {
-        const float2 x = to_floats(pair);
-        const float largest = x.x > x.y ? x.x : x.y;
-        return (largest >= kLeastForFp16 && largest <= kLargestFp16) || pair == 0;
+    __device__ __forceinline__ bool suit_fp16() const {
+      const auto suits = [](uint32_t parts) {
+        const float2 x = to_floats(parts);
+        const float sum = x.x + x.y;
+        return (sum >= kLeastForFp16 && sum <= kMostForFp16) || sum == 0;
       };
       return suits(k) && suits(v);
     }
   };
-  // [/doc:largest]
+  // [/doc:squares]
 
   // [doc:prepare]
   // Prepares the slab of a packet; its k as fp16, and then once more if that does not suit all lanes.
   // Only when all is done, so that nothing waits for the vote.
   __device__ __forceinline__ void prepare(int round) {
-    Largest largest;
-    if (!prepare_mild(round, largest)) prepare_strong(round, largest);
+    Squares squares;
+    if (!prepare_mild(round, squares)) prepare_strong(round, squares);
     if constexpr (Tiling::kFp16) {
-      const bool in_fp16 = __all_sync(kFullWarp, largest.suits_fp16());
+      const bool in_fp16 = __all_sync(kFullWarp, squares.suit_fp16());
       if (!in_fp16) split_keys(round);
       if (lane_ == 0) packet(round).in_fp16[slab_] = in_fp16;
     }
@@ -184,7 +188,7 @@ class PreparingWarp {
 
   // [doc:prepare_mild]
   // Returns whether the gates are mild enough for that.
-  __device__ __forceinline__ bool prepare_mild(int round, Largest& largest) {
+  __device__ __forceinline__ bool prepare_mild(int round, Squares& squares) {
     Packet<Tiling>& packet = this->packet(round);
     const int row = lane_ / 4;
 
@@ -206,7 +210,7 @@ class PreparingWarp {
 #pragma unroll
     for (int n = 0; n < kTiles; ++n) {
       // Here and there, among instructions that wait for each other.
-      if constexpr (Tiling::kFp16) look_at(largest, k_pairs[n], n, round);
+      if constexpr (Tiling::kFp16) look_at(squares, k_pairs[n], n, round);
       float grow[4], decay[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
@@ -243,12 +247,9 @@ class PreparingWarp {
   // [doc:look_at]
   // Looks at the k of a tile, and at a piece of the sub-chunk's rows of v, in whatever order they lie
   // there.
-  __device__ __forceinline__ void look_at(Largest& largest, const uint32_t (&k)[2], int n,
+  __device__ __forceinline__ void look_at(Squares& squares, const uint32_t (&k)[2], int n,
                                           int round) const {
-    const auto larger = [](uint32_t x, uint32_t y) {
-      return max_bf16x2(abs_bf16x2(x), abs_bf16x2(y));
-    };
-    largest.k = max_bf16x2(largest.k, larger(k[0], k[1]));
+    add_squares(squares.k, k[0], k[1]);
     constexpr int kPieces = kSubChunk * Tiling::kM / 8 / (Tiling::kSlabs * kWarp);  // of 16 bytes
     constexpr int kTilesPerPiece = kTiles / kPieces;
     static_assert(kTilesPerPiece * kPieces == kTiles);
@@ -256,8 +257,11 @@ class PreparingWarp {
     const T* v = block_.smem.v[round % (Tiling::kSlots + 1)][sub_ * kSubChunk];
     const int piece = (n / kTilesPerPiece * Tiling::kSlabs + slab_) * kWarp + lane_;
     const uint4 words = reinterpret_cast<const uint4*>(v)[piece];
-    largest.v =
-        max_bf16x2(largest.v, max_bf16x2(larger(words.x, words.y), larger(words.z, words.w)));
+    add_squares(squares.v, words.z, words.w);
+    add_squares(squares.v, words.x, words.y);
+  }
+  __device__ __forceinline__ void add_squares(uint32_t& sum, uint32_t x, uint32_t y) const {
+    sum = fma_bf16x2(x, x, fma_bf16x2(y, y, sum));
   }
   // [/doc:look_at]
 
@@ -300,7 +304,7 @@ class PreparingWarp {
   // [doc:prepare_strong]
   // The same for any gates, row by row: no factor is over 1. The scores of a row are its q times the
   // keys up to its own, which have decayed along.
-  __device__ __forceinline__ void prepare_strong(int round, Largest& largest) {
+  __device__ __forceinline__ void prepare_strong(int round, Squares& squares) {
     Packet<Tiling>& packet = this->packet(round);
     const auto q_rows = slab(kQ, round), k_rows = slab(kK, round), g_rows = slab(kG, round);
     const int row = lane_ / 4, pair = lane_ % 4 * 2;
@@ -352,7 +356,7 @@ class PreparingWarp {
       uint32_t k_pairs[kTiles][2];
       load_rows(k_pairs, k_rows);
 #pragma unroll
-      for (int n = 0; n < kTiles; ++n) look_at(largest, k_pairs[n], n, round);
+      for (int n = 0; n < kTiles; ++n) look_at(squares, k_pairs[n], n, round);
     }
     store_scores(packet, scores[0]);
   }
