@@ -1,8 +1,11 @@
 // What the driver's grid of shapes does not reach, for every kernel of this stage: states in and
-// out, a sequence in two parts, another scale, every kind of gate; and the causal product.
+// out, a sequence in two parts, another scale, every kind of gate, k and v of every size; and the
+// causal product.
 #pragma once
 
+#include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "01_cpu_reference/causal_product.hpp"
@@ -13,11 +16,34 @@
 #include "common/driver/check_operand.hpp"
 #include "common/driver/stage.hpp"
 #include "common/element.hpp"
+#include "common/sanitized.hpp"
 
 namespace attn::chunked_gla {
 
 template <class T>
 using Gla = void(const GlaOperands<T>&, cudaStream_t);
+
+// What k and v are made of, and the initial state, which is as large as their products: functions of
+// numbers from N(0, 1).
+struct Sizes {
+  const char* name;
+  float (*k)(float);
+  float (*v)(float);
+  float (*state)(float);
+};
+inline float as_drawn(float x) { return x; }
+constexpr Sizes kUsualSizes = {"usual", as_drawn, as_drawn, as_drawn};
+// Sizes that fp16 does not hold, of all numbers, or of so few that they stand in some packets only.
+inline float huge(float x) { return x * 0x1p20f; }
+inline float tiny(float x) { return x * 0x1p-20f; }
+inline float large(float x) { return x * 1024; }
+inline float some_too_large(float x) { return x > 3.3f ? 7e4f : large(x); }
+constexpr Sizes kUnusualSizes[] = {{"k huge", huge, as_drawn, huge},
+                                   {"v huge", as_drawn, huge, huge},
+                                   {"k tiny", tiny, as_drawn, tiny},
+                                   {"v tiny", as_drawn, tiny, tiny},
+                                   {"some k too large", some_too_large, as_drawn, large},
+                                   {"some v too large", as_drawn, some_too_large, large}};
 
 // Seeded operands of one check.
 template <class T>
@@ -25,13 +51,14 @@ struct GlaCheckOperands {
   using Operand = driver::CheckOperand<T>;
   using State = driver::CheckOperand<float>;
 
-  GlaCheckOperands(const reference::Gates& gates, const Shape& s, Layout layout, float scale)
+  GlaCheckOperands(const reference::Gates& gates, const Sizes& sizes, const Shape& s, Layout layout,
+                   float scale)
       : q("q", s.B, s.H, s.L, s.E, layout),
-        k("k", s.B, s.H, s.L, s.E, layout),
-        v("v", s.B, s.H, s.L, s.M, layout),
+        k("k", s.B, s.H, s.L, s.E, layout, sizes.k),
+        v("v", s.B, s.H, s.L, s.M, layout, sizes.v),
         g("g", s.B, s.H, s.L, s.E, layout, gates.from_normal),
         o("o", s.B, s.H, s.L, s.M, layout),
-        initial_state("initial state", s.B, s.H, s.E, s.M, Layout::BHLD),
+        initial_state("initial state", s.B, s.H, s.E, s.M, Layout::BHLD, sizes.state),
         split_state("split state", s.B, s.H, s.E, s.M, Layout::BHLD),
         final_state("final state", s.B, s.H, s.E, s.M, Layout::BHLD),
         scale(scale) {
@@ -59,9 +86,9 @@ struct GlaCheckOperands {
 // From an initial to a final state, either in one go or, with split < L, in two parts: the worse of
 // output and final state.
 template <class T>
-driver::Finding check_states(Gla<T>* gla, const reference::Gates& gates, const Shape& shape,
-                             Layout layout, int64_t split, double bound) {
-  GlaCheckOperands<T> x(gates, shape, layout, /*scale=*/0.3f);
+driver::Finding check_states(Gla<T>* gla, const reference::Gates& gates, const Sizes& sizes,
+                             const Shape& shape, Layout layout, int64_t split, double bound) {
+  GlaCheckOperands<T> x(gates, sizes, shape, layout, /*scale=*/0.3f);
   GlaOperands<T> part = x.steps(0, split);
   part.initial_state = x.initial_state.device();
   if (split < shape.L) {
@@ -83,27 +110,52 @@ driver::Finding check_states(Gla<T>* gla, const reference::Gates& gates, const S
 template <class T>
 Comparison check_causal_product(Gla<T>* gla, double bound) {
   const Shape shape = {1, 2, 100, 64, 48};
-  GlaCheckOperands<T> x(reference::kNoGates, shape, Layout::BLHD, /*scale=*/1);
+  GlaCheckOperands<T> x(reference::kNoGates, kUsualSizes, shape, Layout::BLHD, /*scale=*/1);
   gla(x.steps(0, shape.L), 0);
   return x.o.compare_with(bound, [&](int64_t b, int64_t h) {
     return reference::causal_product(x.q.slice(b, h), x.k.slice(b, h), x.v.slice(b, h));
   });
 }
 
-// Adds the checks of one kernel; `bound` is on the relative error.
+// k and v of a size that fp16 does not hold.
+template <class T>
+driver::Finding check_sizes(Gla<T>* gla, const Sizes& sizes, double bound) {
+  const auto check = [&](const reference::Gates& gates, const Shape& shape) {
+    return check_states<T>(gla, gates, sizes, shape, Layout::BLHD, /*split=*/37, bound);
+  };
+  const driver::Finding narrow = check(reference::kResettingGates, {1, 2, 100, 64, 70});
+  if (kSanitized) return narrow;  // which has no other tiling in fp16
+  // A larger E; and so many heads that an H200, or the emulated GPU, has less than a multiprocessor
+  // for each block of 32 columns, or of 64.
+  driver::Finding worst = narrow;
+  for (const Shape& shape :
+       {Shape{1, 2, 100, 128, 64}, {1, 100, 50, 64, 40}, {1, 140, 50, 64, 40}}) {
+    worst = driver::worse(worst, check(reference::kMildGates, shape));
+  }
+  return worst;
+}
+
+// Adds the checks of one kernel; `bound` is on the relative error. all_floats: it computes with
+// nothing but floats, which hold k and v of any size.
 template <class T>
 void add_checks(std::vector<driver::Check>& checks, const std::string& kernel, Gla<T>* gla,
-                double bound) {
+                double bound, bool all_floats) {
   const auto add = [&](const std::string& what, std::function<driver::Finding()> run) {
     const std::string name = kernel + ", " + to_string(dtype_of<T>) + ", " + what;
     checks.push_back({name, bound, std::move(run), kernel, dtype_of<T>});
   };
   for (const reference::Gates& gates : reference::kAllGates) {
     add(std::string("states, two parts, gates: ") + gates.name, [=] {
-      return driver::worse(
-          check_states<T>(gla, gates, {1, 2, 100, 33, 70}, Layout::BLHD, /*split=*/100, bound),
-          check_states<T>(gla, gates, {2, 1, 100, 64, 17}, Layout::BHLD, /*split=*/37, bound));
+      return driver::worse(check_states<T>(gla, gates, kUsualSizes, {1, 2, 100, 33, 70},
+                                           Layout::BLHD, /*split=*/100, bound),
+                           check_states<T>(gla, gates, kUsualSizes, {2, 1, 100, 64, 17},
+                                           Layout::BHLD, /*split=*/37, bound));
     });
+  }
+  if (!all_floats) {
+    for (const Sizes& sizes : kUnusualSizes) {
+      add(sizes.name, [=] { return check_sizes<T>(gla, sizes, bound); });
+    }
   }
   add("without gates the causal product", [=] { return check_causal_product<T>(gla, bound); });
 }

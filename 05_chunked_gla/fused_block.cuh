@@ -49,6 +49,9 @@ struct Tiling {
   // Of a packet: 16 bytes more than a row has, so that eight rows begin in different banks.
   static constexpr int kPitch = kE + 8;
 
+  // Whether packets may be in fp16. At 256 there are no registers for two ways to take them.
+  static constexpr bool kFp16 = sizeof(T) == 2 && kE <= 128;
+
   // Rows as they come.
   using Rows = SwizzledRows<const T, kE>;
   using ValueRows = SwizzledRows<const T, kM>;
@@ -68,7 +71,8 @@ struct Packet {
   // read per lane. A lane has columns 2t and 2t + 1 where mma.cuh says t and t + 4; S comes in the
   // same order.
   uint4 q[Tiling::kE / 8][kWarp];
-  // k_j exp(G_last - G_j), as the sum of two bf16; two columns to a word.
+  // k_j exp(G_last - G_j), two columns to a word: of slabs `in_fp16` as fp16 in k_high; of others as
+  // the sum of two bf16.
   alignas(16) uint32_t k_high[kSubChunk][Tiling::kPitch / 2];
   alignas(16) uint32_t k_low[kSubChunk][Tiling::kPitch / 2];
   // The scores q_i . exp(G_i - G_j) k_j, j <= i, as the sum of two bf16: A fragments of
@@ -78,6 +82,8 @@ struct Packet {
   // exp(G_last): for each lane % 4 = t columns 2t and 2t + 1 of every eight, side by side. The last
   // is not used, so that the four begin in different banks.
   float4 decay[4][Tiling::kE / 16 + 1];
+  // Of each slab. If it is so of all, the rows of v may be taken as fp16, too.
+  bool in_fp16[Tiling::kSlabs];
 };
 // [/doc:packet]
 

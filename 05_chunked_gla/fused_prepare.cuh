@@ -11,7 +11,9 @@
 #include "05_chunked_gla/fused_load.cuh"
 #include "common/mma_operands.cuh"
 #include "common/ptx/exp2.cuh"
+#include "common/ptx/fma_bf16.cuh"
 #include "common/ptx/ldmatrix.cuh"
+#include "common/ptx/max_bf16.cuh"
 #include "common/ptx/mma.cuh"
 #include "common/warp.cuh"
 
@@ -20,6 +22,11 @@ namespace attn::chunked_gla {
 // The largest exponent of a factor of the scores, to base 2: factors from 2^-64 to 2^64 keep the
 // products of sensible inputs inside the range of a float.
 constexpr float kMildest = 64;
+
+// Sums of squares of a lane's 16 or 32 numbers with which fp16 will do. None is over 2^15.5; and
+// 2^-25, the most that fp16 is off below 2^-14, for each of them is 2^-12 of their length, as much as
+// fp16 is off above.
+constexpr float kLeastForFp16 = 0x1p-20f, kMostForFp16 = 0x1p31f;
 
 // [doc:uncut]
 // Tensor cores cut a float off after 10 bits of mantissa, half a unit of them too low on average:
@@ -133,7 +140,7 @@ class PreparingWarp {
       // they are overwritten.
       block_.meet();
       rows_.load(round + Tiling::kSlots);
-      if (round + 1 < block_.rounds && !prepare(round + 1)) prepare_strong(round + 1);
+      if (round + 1 < block_.rounds) prepare(round + 1);
     }
   }
   // [/doc:preparing_rounds]
@@ -147,9 +154,41 @@ class PreparingWarp {
     return {block_.smem.qkg[tensor][round % Tiling::kSlots][sub_ * kSubChunk], column_};
   }
 
+  // [doc:squares]
+  // Sums of the squares of a lane's k, and of its share of v: each in two parts, of even and of odd
+  // columns. All zeros, as rows past the end are, suit fp16; and so must numbers below 2^-67, whose
+  // squares are 0.
+  struct Squares {
+    uint32_t k = 0, v = 0;
+
+    __device__ __forceinline__ bool suit_fp16() const {
+      const auto suits = [](uint32_t parts) {
+        const float2 x = to_floats(parts);
+        const float sum = x.x + x.y;
+        return (sum >= kLeastForFp16 && sum <= kMostForFp16) || sum == 0;
+      };
+      return suits(k) && suits(v);
+    }
+  };
+  // [/doc:squares]
+
   // [doc:prepare]
-  // Prepares the slab of a packet; returns whether its gates are mild enough for that.
-  __device__ __forceinline__ bool prepare(int round) {
+  // Prepares the slab of a packet; its k as fp16, and then once more if that does not suit all lanes.
+  // Only when all is done, so that nothing waits for the vote.
+  __device__ __forceinline__ void prepare(int round) {
+    Squares squares;
+    if (!prepare_mild(round, squares)) prepare_strong(round, squares);
+    if constexpr (Tiling::kFp16) {
+      const bool in_fp16 = __all_sync(kFullWarp, squares.suit_fp16());
+      if (!in_fp16) split_keys(round);
+      if (lane_ == 0) packet(round).in_fp16[slab_] = in_fp16;
+    }
+  }
+  // [/doc:prepare]
+
+  // [doc:prepare_mild]
+  // Returns whether the gates are mild enough for that.
+  __device__ __forceinline__ bool prepare_mild(int round, Squares& squares) {
     Packet<Tiling>& packet = this->packet(round);
     const int row = lane_ / 4;
 
@@ -170,6 +209,8 @@ class PreparingWarp {
     float scores[2][4] = {};
 #pragma unroll
     for (int n = 0; n < kTiles; ++n) {
+      // Here and there, among instructions that wait for each other.
+      if constexpr (Tiling::kFp16) look_at(squares, k_pairs[n], n, round);
       float grow[4], decay[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
@@ -196,17 +237,74 @@ class PreparingWarp {
       store_q(packet, n, q);
 #pragma unroll
       for (int i = 0; i < 4; ++i) k[i] *= to_last[i % 2];
-      store_k(packet, n, k);
+      store_k<Tiling::kFp16>(packet, n, k);
     }
     store_scores(packet, scores);
     return true;
   }
-  // [/doc:prepare]
+  // [/doc:prepare_mild]
+
+  // [doc:look_at]
+  // Looks at the k of a tile, and at a piece of the sub-chunk's rows of v, in whatever order they lie
+  // there.
+  __device__ __forceinline__ void look_at(Squares& squares, const uint32_t (&k)[2], int n,
+                                          int round) const {
+    add_squares(squares.k, k[0], k[1]);
+    constexpr int kPieces = kSubChunk * Tiling::kM / 8 / (Tiling::kSlabs * kWarp);  // of 16 bytes
+    constexpr int kTilesPerPiece = kTiles / kPieces;
+    static_assert(kTilesPerPiece * kPieces == kTiles);
+    if (n % kTilesPerPiece > 0) return;
+    const T* v = block_.smem.v[round % (Tiling::kSlots + 1)][sub_ * kSubChunk];
+    const int piece = (n / kTilesPerPiece * Tiling::kSlabs + slab_) * kWarp + lane_;
+    const uint4 words = reinterpret_cast<const uint4*>(v)[piece];
+    add_squares(squares.v, words.z, words.w);
+    add_squares(squares.v, words.x, words.y);
+  }
+  __device__ __forceinline__ void add_squares(uint32_t& sum, uint32_t x, uint32_t y) const {
+    sum = fma_bf16x2(x, x, fma_bf16x2(y, y, sum));
+  }
+  // [/doc:look_at]
+
+  // [doc:split_keys]
+  // Stores k once more, as the sum of two bf16. Of any gates: the sums are of those after a row, not
+  // a difference of two. (A gate of -inf, times 0, would be NaN; the lowest bf16 does as well.)
+  __device__ __forceinline__ void split_keys(int round) const {
+    const auto k_rows = slab(kK, round), g_rows = slab(kG, round);
+    const int row = lane_ / 4, pair = lane_ % 4 * 2;
+    uint32_t later[4];  // 1 where a column is after a row
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int r = row + i % 2 * 8, j = pair + i / 2 * 8;
+      later[i] = pack_high(j > r, j + 1 > r);
+    }
+#pragma unroll 1
+    for (int n = 0; n < kTiles; n += 2) {
+      uint32_t g[4];
+      ldmatrix_trans(g, g_rows.at(lane_ % 16, lane_ / 16 * 8 + n * 8));
+#pragma unroll
+      for (int i = 0; i < 4; ++i) g[i] = max_bf16x2(g[i], 0xff7fff7fu);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const float zero[4] = {};
+        float sums[4], k[4];
+        mma_m16n8k16(sums, later, {g[2 * i], g[2 * i + 1]}, zero);
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const auto* k_pair = k_rows.at(row + half * 8, (n + i) * 8 + pair);
+          const float2 own = to_floats(load_pair(k_pair));
+          k[2 * half] = own.x * exp2_approx(sums[2 * half] * kLog2e);
+          k[2 * half + 1] = own.y * exp2_approx(sums[2 * half + 1] * kLog2e);
+        }
+        store_k<false>(packet(round), n + i, k);
+      }
+    }
+  }
+  // [/doc:split_keys]
 
   // [doc:prepare_strong]
   // The same for any gates, row by row: no factor is over 1. The scores of a row are its q times the
   // keys up to its own, which have decayed along.
-  __device__ __forceinline__ void prepare_strong(int round) {
+  __device__ __forceinline__ void prepare_strong(int round, Squares& squares) {
     Packet<Tiling>& packet = this->packet(round);
     const auto q_rows = slab(kQ, round), k_rows = slab(kK, round), g_rows = slab(kG, round);
     const int row = lane_ / 4, pair = lane_ % 4 * 2;
@@ -247,12 +345,18 @@ class PreparingWarp {
       }
       if (row == 0) store_decay(packet, n, decay[0], decay[1]);
       store_q(packet, n, q);
-      store_k(packet, n, k);
+      store_k<Tiling::kFp16>(packet, n, k);
     }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) scores[0][half][i] += scores[1][half][i];
+    }
+    if constexpr (Tiling::kFp16) {
+      uint32_t k_pairs[kTiles][2];
+      load_rows(k_pairs, k_rows);
+#pragma unroll
+      for (int n = 0; n < kTiles; ++n) look_at(squares, k_pairs[n], n, round);
     }
     store_scores(packet, scores[0]);
   }
@@ -284,14 +388,16 @@ class PreparingWarp {
                                         __float_as_uint(q[1]), __float_as_uint(q[3])};
   }
 
+  template <bool kInFp16>
   __device__ __forceinline__ void store_k(Packet<Tiling>& packet, int n,
                                           const float (&k)[4]) const {
     const int row = lane_ / 4, word = (column_ + n * 8) / 2 + lane_ % 4;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const uint32_t high = pack_high(k[2 * half], k[2 * half + 1]);
+      const float k0 = k[2 * half], k1 = k[2 * half + 1];
+      const uint32_t high = kInFp16 ? pack_halves(k0, k1) : pack_high(k0, k1);
       packet.k_high[row + half * 8][word] = high;
-      packet.k_low[row + half * 8][word] = pack_low(k[2 * half], k[2 * half + 1], high);
+      if (!kInFp16) packet.k_low[row + half * 8][word] = pack_low(k0, k1, high);
     }
   }
 

@@ -48,7 +48,7 @@ class StateWarp {
       : block_(block),
         lane_(threadIdx.x % kWarp),
         column_warp_(threadIdx.x / kWarp % Tiling::kColumnWarps),
-        part_(threadIdx.x / kWarp / Tiling::kColumnWarps),
+        part_(kParts > 1 ? threadIdx.x / kWarp / Tiling::kColumnWarps : 0),
         column_(column_warp_ * Tiling::kWarpColumns),
         m0_(block.m0 + column_),
         o_m0_(m0_ + part_ * kOutputHalves * 8) {}
@@ -66,10 +66,12 @@ class StateWarp {
       block_.meet();  // the packets of this round are whole
       while_slabs_meet<Tiling::kSlabs>(round + 1 < block_.rounds);
       const bool whole = columns_whole && block_.first_row(round + 1) <= block_.end;
-      if (kWholeApart && whole) {
-        take_round<true>(round, whole, accumulate);
+      if (Tiling::kFp16 && !in_fp16(round)) {
+        take_round<false, false>(round, whole, accumulate);
+      } else if (kWholeApart && whole) {
+        take_round<Tiling::kFp16, true>(round, whole, accumulate);
       } else {
-        take_round<false>(round, whole, accumulate);
+        take_round<Tiling::kFp16, false>(round, whole, accumulate);
       }
     }
     store_state();
@@ -77,17 +79,26 @@ class StateWarp {
   // [/doc:state_rounds]
 
  private:
+  // Whether all packets of a round are.
+  __device__ __forceinline__ bool in_fp16(int round) const {
+    const auto& packets = block_.smem.packets[round % 2];
+    const auto& packet = packets[lane_ % Tiling::kSubChunks];
+    return __all_sync(kFullWarp, packet.in_fp16[lane_ / Tiling::kSubChunks % Tiling::kSlabs]);
+  }
+
   // [doc:take_round]
   // whole: all rows and columns are there, and outputs are stored, not added. kWhole: that is known
   // beforehand, so that there are no branches, and the compiler can begin with a sub-chunk while it
   // waits for the one before.
-  template <bool kWhole>
+  template <bool kInFp16, bool kWhole>
   __device__ __forceinline__ void take_round(int round, bool whole, bool accumulate) {
+    // Rounds that are not as most are have no code of their own for whole ones.
+    constexpr bool kSomeOnly = kWholeApart && kInFp16 == Tiling::kFp16;
 #pragma unroll(kWhole&& kAhead ? Tiling::kSubChunks : 1)
     for (int sub = 0; sub < Tiling::kSubChunks; ++sub) {
       float o[kOutputHalves][4];
-      take(block_.smem.packets[round % 2][sub], values(round, sub), sub % 2, o);
-      if (kWhole || (!kWholeApart && whole)) {
+      take<kInFp16>(block_.smem.packets[round % 2][sub], values(round, sub), sub % 2, o);
+      if (kWhole || (!kSomeOnly && whole)) {
         store_whole(o);
       } else {
         store_some(o, block_.first_row(round) + sub * kSubChunk, accumulate);
@@ -101,7 +112,9 @@ class StateWarp {
   }
 
   // [doc:take]
-  // S moves past the packet's rows, and takes them in; o = their outputs.
+  // S moves past the packet's rows, and takes them in; o = their outputs. kInFp16: all slabs of the
+  // packet are, and are taken so.
+  template <bool kInFp16>
   __device__ __forceinline__ void take(const Packet<Tiling>& packet,
                                        const typename Tiling::ValueRows& v_rows, int buffer,
                                        float (&o)[kOutputHalves][4]) {
@@ -124,7 +137,13 @@ class StateWarp {
       }
     }
 #pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) load_values_a(v[tile].a, v_rows.from(0, tile * 16));
+    for (int tile = 0; tile < kTiles; ++tile) {
+      load_values_a(v[tile].a, v_rows.from(0, tile * 16));
+      if constexpr (kInFp16) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) v[tile].a[0][i] = bf16_to_halves(v[tile].a[0][i]);
+      }
+    }
 
     // 16 columns of q and k after the other: while one's products wait for their turn in the sums
     // of outputs, or for the state to be decayed, those of the other run.
@@ -155,16 +174,26 @@ class StateWarp {
         }
       }
       // S^T += v^T k.
-#pragma unroll
-      for (int k_part = 0; k_part < 2; ++k_part) {
+      if constexpr (kInFp16) {
         uint32_t k[4];
-        ldmatrix_trans(k, (k_part == 0 ? packet.k_high[0] : packet.k_low[0]) + matrix + n * 4);
+        ldmatrix_trans(k, packet.k_high[0] + matrix + n * 4);
 #pragma unroll
-        for (int part = 0; part < (k_part == 0 ? kValueParts : 1); ++part) {
+        for (int tile = 0; tile < kTiles; ++tile) {
+          mma_m16n8k16_fp16(S_[tile][n], v[tile].a[0], {k[0], k[1]}, S_[tile][n]);
+          mma_m16n8k16_fp16(S_[tile][n + 1], v[tile].a[0], {k[2], k[3]}, S_[tile][n + 1]);
+        }
+      } else {
 #pragma unroll
-          for (int tile = 0; tile < kTiles; ++tile) {
-            mma_m16n8k16(S_[tile][n], v[tile].a[part], {k[0], k[1]}, S_[tile][n]);
-            mma_m16n8k16(S_[tile][n + 1], v[tile].a[part], {k[2], k[3]}, S_[tile][n + 1]);
+        for (int k_part = 0; k_part < 2; ++k_part) {
+          uint32_t k[4];
+          load_keys(k, packet, n, matrix, k_part);
+#pragma unroll
+          for (int part = 0; part < (k_part == 0 ? kValueParts : 1); ++part) {
+#pragma unroll
+            for (int tile = 0; tile < kTiles; ++tile) {
+              mma_m16n8k16(S_[tile][n], v[tile].a[part], {k[0], k[1]}, S_[tile][n]);
+              mma_m16n8k16(S_[tile][n + 1], v[tile].a[part], {k[2], k[3]}, S_[tile][n + 1]);
+            }
           }
         }
       }
@@ -180,6 +209,26 @@ class StateWarp {
     share_outputs(sums[0], buffer, o);
   }
   // [/doc:take]
+
+  // [doc:load_keys]
+  // 16 columns of k, from 8 n of the warp's on, as the sum of two bf16: the first of them, or the
+  // second. Every fp16 is such a sum.
+  __device__ __forceinline__ void load_keys(uint32_t (&k)[4], const Packet<Tiling>& packet, int n,
+                                            int matrix, int k_part) const {
+    bool in_fp16 = false;
+    if constexpr (Tiling::kFp16) in_fp16 = packet.in_fp16[(part_ * kE + n * 8) / Tiling::kSlab];
+    const auto& from = k_part == 0 || in_fp16 ? packet.k_high : packet.k_low;
+    ldmatrix_trans(k, from[0] + matrix + n * 4);
+    if (in_fp16) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float2 x = halves_to_floats(k[i]);
+        const uint32_t high = pack_high(x.x, x.y);
+        k[i] = k_part == 0 ? high : pack_low(x.x, x.y, high);
+      }
+    }
+  }
+  // [/doc:load_keys]
 
   // [doc:share_outputs]
   // Two warps with the same columns and half of E each: each adds up half of the outputs.
@@ -233,20 +282,20 @@ class StateWarp {
   }
 
   __device__ __forceinline__ void store_some(const float (&o)[kOutputHalves][4], int row0,
-                                             bool accumulate) const {
+                                             bool accumulate) {
     const TensorView<T>& target = block_.x.o;
     const int m = o_m0_ + lane_ % 4 * 2;
-    T* o_rows = output_rows(row0);
 #pragma unroll
     for (int half = 0; half < kOutputHalves; ++half) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int row = i / 2 * 8, column = half * 8 + i % 2;
         if (row0 + lane_ / 4 + row >= block_.end || m + column >= target.D) continue;
-        T& y = o_rows[row * target.stride_l + column];
+        T& y = o_rows_[row * target.stride_l + column];
         y = T(accumulate ? float(y) + o[half][i] : o[half][i]);
       }
     }
+    o_rows_ += kSubChunk * target.stride_l;
   }
 
   // Calls visit(S, x) for each element of the state that the lane holds and the tensor has; x is its
