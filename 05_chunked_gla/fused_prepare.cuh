@@ -156,8 +156,7 @@ class PreparingWarp {
 
   // [doc:squares]
   // Sums of the squares of a lane's k, and of its share of v: each in two parts, of even and of odd
-  // columns. All zeros, as rows past the end are, suit fp16; and so must numbers below 2^-67, whose
-  // squares are 0.
+  // columns.
   struct Squares {
     uint32_t k = 0, v = 0;
 
@@ -165,7 +164,7 @@ class PreparingWarp {
       const auto suits = [](uint32_t parts) {
         const float2 x = to_floats(parts);
         const float sum = x.x + x.y;
-        return (sum >= kLeastForFp16 && sum <= kMostForFp16) || sum == 0;
+        return sum >= kLeastForFp16 && sum <= kMostForFp16;
       };
       return suits(k) && suits(v);
     }
