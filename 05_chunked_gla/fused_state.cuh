@@ -87,12 +87,12 @@ class StateWarp {
   }
 
   // [doc:take_round]
-  // whole: all rows and columns are there, and outputs are stored, not added. kWhole: that is known
-  // beforehand, so that there are no branches, and the compiler can begin with a sub-chunk while it
-  // waits for the one before.
+  // kInFp16: all packets are. whole: all rows and columns are there, and outputs are stored, not
+  // added. kWhole: that is known beforehand, so that there are no branches, and the compiler can
+  // begin with a sub-chunk while it waits for the one before.
   template <bool kInFp16, bool kWhole>
   __device__ __forceinline__ void take_round(int round, bool whole, bool accumulate) {
-    // Rounds that are not as most are have no code of their own for whole ones.
+    // Rounds with packets that are not in fp16, where they may be, have one code for all.
     constexpr bool kSomeOnly = kWholeApart && kInFp16 == Tiling::kFp16;
 #pragma unroll(kWhole&& kAhead ? Tiling::kSubChunks : 1)
     for (int sub = 0; sub < Tiling::kSubChunks; ++sub) {

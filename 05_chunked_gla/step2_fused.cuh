@@ -21,8 +21,9 @@
 // are registers for more warps, these fetch the rows.
 //
 // How exact: one bf16 product of rounded factors would cost 1.7e-3 for each rounding, as much as
-// rounding the output. So S and the scaled q go in as tf32, the scaled k and the scores as the sum
-// of two bf16; q, k and v as they come are bf16 already.
+// rounding the output. So S and the scaled q go in as tf32, the scores as the sum of two bf16, and
+// the scaled k as fp16, with v, if both are of a size that suits it, which the preparing warps see
+// to; otherwise as two bf16, which is slower. q, k and v as they come are bf16 already.
 //
 // What memory moves: every operand once.
 //
