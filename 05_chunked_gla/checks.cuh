@@ -14,6 +14,7 @@
 #include "05_chunked_gla/operands.cuh"
 #include "common/compare.hpp"
 #include "common/driver/check_operand.hpp"
+#include "common/driver/check_sizes.hpp"
 #include "common/driver/stage.hpp"
 #include "common/element.hpp"
 #include "common/sanitized.hpp"
@@ -23,36 +24,14 @@ namespace attn::chunked_gla {
 template <class T>
 using Gla = void(const GlaOperands<T>&, cudaStream_t);
 
-// What k and v are made of, and the initial state, which is as large as their products: functions of
-// numbers from N(0, 1).
-struct Sizes {
-  const char* name;
-  float (*k)(float);
-  float (*v)(float);
-  float (*state)(float);
-};
-inline float as_drawn(float x) { return x; }
-constexpr Sizes kUsualSizes = {"usual", as_drawn, as_drawn, as_drawn};
-// Sizes that fp16 does not hold, of all numbers, or of so few that they stand in some packets only.
-inline float huge(float x) { return x * 0x1p20f; }
-inline float tiny(float x) { return x * 0x1p-20f; }
-inline float large(float x) { return x * 1024; }
-inline float some_too_large(float x) { return x > 3.3f ? 7e4f : large(x); }
-constexpr Sizes kUnusualSizes[] = {{"k huge", huge, as_drawn, huge},
-                                   {"v huge", as_drawn, huge, huge},
-                                   {"k tiny", tiny, as_drawn, tiny},
-                                   {"v tiny", as_drawn, tiny, tiny},
-                                   {"some k too large", some_too_large, as_drawn, large},
-                                   {"some v too large", as_drawn, some_too_large, large}};
-
 // Seeded operands of one check.
 template <class T>
 struct GlaCheckOperands {
   using Operand = driver::CheckOperand<T>;
   using State = driver::CheckOperand<float>;
 
-  GlaCheckOperands(const reference::Gates& gates, const Sizes& sizes, const Shape& s, Layout layout,
-                   float scale)
+  GlaCheckOperands(const reference::Gates& gates, const driver::Sizes& sizes, const Shape& s,
+                   Layout layout, float scale)
       : q("q", s.B, s.H, s.L, s.E, layout),
         k("k", s.B, s.H, s.L, s.E, layout, sizes.k),
         v("v", s.B, s.H, s.L, s.M, layout, sizes.v),
@@ -86,7 +65,7 @@ struct GlaCheckOperands {
 // From an initial to a final state, either in one go or, with split < L, in two parts: the worse of
 // output and final state.
 template <class T>
-driver::Finding check_states(Gla<T>* gla, const reference::Gates& gates, const Sizes& sizes,
+driver::Finding check_states(Gla<T>* gla, const reference::Gates& gates, const driver::Sizes& sizes,
                              const Shape& shape, Layout layout, int64_t split, double bound) {
   GlaCheckOperands<T> x(gates, sizes, shape, layout, /*scale=*/0.3f);
   GlaOperands<T> part = x.steps(0, split);
@@ -110,7 +89,7 @@ driver::Finding check_states(Gla<T>* gla, const reference::Gates& gates, const S
 template <class T>
 Comparison check_causal_product(Gla<T>* gla, double bound) {
   const Shape shape = {1, 2, 100, 64, 48};
-  GlaCheckOperands<T> x(reference::kNoGates, kUsualSizes, shape, Layout::BLHD, /*scale=*/1);
+  GlaCheckOperands<T> x(reference::kNoGates, driver::kUsualSizes, shape, Layout::BLHD, /*scale=*/1);
   gla(x.steps(0, shape.L), 0);
   return x.o.compare_with(bound, [&](int64_t b, int64_t h) {
     return reference::causal_product(x.q.slice(b, h), x.k.slice(b, h), x.v.slice(b, h));
@@ -119,7 +98,7 @@ Comparison check_causal_product(Gla<T>* gla, double bound) {
 
 // k and v of a size that fp16 does not hold.
 template <class T>
-driver::Finding check_sizes(Gla<T>* gla, const Sizes& sizes, double bound) {
+driver::Finding check_sizes(Gla<T>* gla, const driver::Sizes& sizes, double bound) {
   const auto check = [&](const reference::Gates& gates, const Shape& shape) {
     return check_states<T>(gla, gates, sizes, shape, Layout::BLHD, /*split=*/37, bound);
   };
@@ -146,14 +125,14 @@ void add_checks(std::vector<driver::Check>& checks, const std::string& kernel, G
   };
   for (const reference::Gates& gates : reference::kAllGates) {
     add(std::string("states, two parts, gates: ") + gates.name, [=] {
-      return driver::worse(check_states<T>(gla, gates, kUsualSizes, {1, 2, 100, 33, 70},
+      return driver::worse(check_states<T>(gla, gates, driver::kUsualSizes, {1, 2, 100, 33, 70},
                                            Layout::BLHD, /*split=*/100, bound),
-                           check_states<T>(gla, gates, kUsualSizes, {2, 1, 100, 64, 17},
+                           check_states<T>(gla, gates, driver::kUsualSizes, {2, 1, 100, 64, 17},
                                            Layout::BHLD, /*split=*/37, bound));
     });
   }
   if (!all_floats) {
-    for (const Sizes& sizes : kUnusualSizes) {
+    for (const driver::Sizes& sizes : driver::kUnusualSizes) {
       add(sizes.name, [=] { return check_sizes<T>(gla, sizes, bound); });
     }
   }

@@ -131,42 +131,4 @@ class RowLoader {
 };
 // [/doc:row_loader]
 
-// What a preparing warp has in its place if loading warps fetch the rows.
-struct NoRowLoader {
-  template <class Tiling>
-  __device__ __forceinline__ NoRowLoader(const Block<Tiling>&, int) {}
-  __device__ __forceinline__ void begin() const {}
-  __device__ __forceinline__ void wait() const {}
-  __device__ __forceinline__ void load(int) const {}
-};
-
-// [doc:loading_warp]
-// A warp that only fetches rows, for blocks with few warps. A copy of 32 times 16 bytes keeps the
-// load unit for some ten cycles, and the warp that asks for it as long: here it is one that has
-// nothing else to do.
-template <class Tiling>
-class LoadingWarp {
- public:
-  __device__ __forceinline__ explicit LoadingWarp(const Block<Tiling>& block)
-      : block_(block), rows_(block, threadIdx.x - kBefore * kWarp) {}
-
-  // The barriers, and what they order, are those of PreparingWarp::run().
-  __device__ __forceinline__ void run() {
-    rows_.begin();
-#pragma unroll 1
-    for (int round = -1; round < block_.rounds; ++round) {
-      rows_.wait();
-      block_.meet();
-      rows_.load(round + Tiling::kSlots);
-      while_slabs_meet<Tiling::kSlabs>(round + 1 < block_.rounds);
-    }
-  }
-
- private:
-  static constexpr int kBefore = Tiling::kStateWarps + Tiling::kPrepareWarps;
-  const Block<Tiling>& block_;
-  RowLoader<Tiling> rows_;
-};
-// [/doc:loading_warp]
-
 }  // namespace attn::chunked_gla

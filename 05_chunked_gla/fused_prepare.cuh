@@ -9,9 +9,10 @@
 
 #include "05_chunked_gla/fused_block.cuh"
 #include "05_chunked_gla/fused_load.cuh"
+#include "common/fp16_range.cuh"
+#include "common/loading_warp.cuh"
 #include "common/mma_operands.cuh"
 #include "common/ptx/exp2.cuh"
-#include "common/ptx/fma_bf16.cuh"
 #include "common/ptx/ldmatrix.cuh"
 #include "common/ptx/max_bf16.cuh"
 #include "common/ptx/mma.cuh"
@@ -22,11 +23,6 @@ namespace attn::chunked_gla {
 // The largest exponent of a factor of the scores, to base 2: factors from 2^-64 to 2^64 keep the
 // products of sensible inputs inside the range of a float.
 constexpr float kMildest = 64;
-
-// Sums of squares of a lane's 16 or 32 numbers with which fp16 will do. None is over 2^15.5; and
-// 2^-25, the most that fp16 is off below 2^-14, for each of them is 2^-12 of their length, as much as
-// fp16 is off above.
-constexpr float kLeastForFp16 = 0x1p-20f, kMostForFp16 = 0x1p31f;
 
 // [doc:uncut]
 // Tensor cores cut a float off after 10 bits of mantissa, half a unit of them too low on average:
@@ -117,6 +113,7 @@ template <class Tiling>
 class PreparingWarp {
   using T = typename Tiling::T;
   static constexpr int kTiles = Tiling::kSlab / 8;
+  using Sizes = Fp16Range<SumOfSquares, kTiles, Tiling::kSlabs, Tiling::kM>;
 
  public:
   __device__ __forceinline__ explicit PreparingWarp(const Block<Tiling>& block)
@@ -153,32 +150,19 @@ class PreparingWarp {
   __device__ __forceinline__ typename Tiling::Rows slab(int tensor, int round) const {
     return {block_.smem.qkg[tensor][round % Tiling::kSlots][sub_ * kSubChunk], column_};
   }
-
-  // [doc:squares]
-  // Sums of the squares of a lane's k, and of its share of v: each in two parts, of even and of odd
-  // columns.
-  struct Squares {
-    uint32_t k = 0, v = 0;
-
-    __device__ __forceinline__ bool suit_fp16() const {
-      const auto suits = [](uint32_t parts) {
-        const float2 x = to_floats(parts);
-        const float sum = x.x + x.y;
-        return sum >= kLeastForFp16 && sum <= kMostForFp16;
-      };
-      return suits(k) && suits(v);
-    }
-  };
-  // [/doc:squares]
+  // The sub-chunk's rows of v.
+  __device__ __forceinline__ const T* values(int round) const {
+    return block_.smem.v[round % (Tiling::kSlots + 1)][sub_ * kSubChunk];
+  }
 
   // [doc:prepare]
   // Prepares the slab of a packet; its k as fp16, and then once more if that does not suit all lanes.
   // Only when all is done, so that nothing waits for the vote.
   __device__ __forceinline__ void prepare(int round) {
-    Squares squares;
-    if (!prepare_mild(round, squares)) prepare_strong(round, squares);
+    Sizes sizes;
+    if (!prepare_mild(round, sizes)) prepare_strong(round, sizes);
     if constexpr (Tiling::kFp16) {
-      const bool in_fp16 = __all_sync(kFullWarp, squares.suit_fp16());
+      const bool in_fp16 = __all_sync(kFullWarp, sizes.suits());
       if (!in_fp16) split_keys(round);
       if (lane_ == 0) packet(round).in_fp16[slab_] = in_fp16;
     }
@@ -187,7 +171,7 @@ class PreparingWarp {
 
   // [doc:prepare_mild]
   // Returns whether the gates are mild enough for that.
-  __device__ __forceinline__ bool prepare_mild(int round, Squares& squares) {
+  __device__ __forceinline__ bool prepare_mild(int round, Sizes& sizes) {
     Packet<Tiling>& packet = this->packet(round);
     const int row = lane_ / 4;
 
@@ -209,7 +193,7 @@ class PreparingWarp {
 #pragma unroll
     for (int n = 0; n < kTiles; ++n) {
       // Here and there, among instructions that wait for each other.
-      if constexpr (Tiling::kFp16) look_at(squares, k_pairs[n], n, round);
+      if constexpr (Tiling::kFp16) sizes.look_at(k_pairs[n], values(round), n, slab_);
       float grow[4], decay[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
@@ -242,27 +226,6 @@ class PreparingWarp {
     return true;
   }
   // [/doc:prepare_mild]
-
-  // [doc:look_at]
-  // Looks at the k of a tile, and at a piece of the sub-chunk's rows of v, in whatever order they lie
-  // there.
-  __device__ __forceinline__ void look_at(Squares& squares, const uint32_t (&k)[2], int n,
-                                          int round) const {
-    add_squares(squares.k, k[0], k[1]);
-    constexpr int kPieces = kSubChunk * Tiling::kM / 8 / (Tiling::kSlabs * kWarp);  // of 16 bytes
-    constexpr int kTilesPerPiece = kTiles / kPieces;
-    static_assert(kTilesPerPiece * kPieces == kTiles);
-    if (n % kTilesPerPiece > 0) return;
-    const T* v = block_.smem.v[round % (Tiling::kSlots + 1)][sub_ * kSubChunk];
-    const int piece = (n / kTilesPerPiece * Tiling::kSlabs + slab_) * kWarp + lane_;
-    const uint4 words = reinterpret_cast<const uint4*>(v)[piece];
-    add_squares(squares.v, words.z, words.w);
-    add_squares(squares.v, words.x, words.y);
-  }
-  __device__ __forceinline__ void add_squares(uint32_t& sum, uint32_t x, uint32_t y) const {
-    sum = fma_bf16x2(x, x, fma_bf16x2(y, y, sum));
-  }
-  // [/doc:look_at]
 
   // [doc:split_keys]
   // Stores k once more, as the sum of two bf16. Of any gates: the sums are of those after a row, not
@@ -303,7 +266,7 @@ class PreparingWarp {
   // [doc:prepare_strong]
   // The same for any gates, row by row: no factor is over 1. The scores of a row are its q times the
   // keys up to its own, which have decayed along.
-  __device__ __forceinline__ void prepare_strong(int round, Squares& squares) {
+  __device__ __forceinline__ void prepare_strong(int round, Sizes& sizes) {
     Packet<Tiling>& packet = this->packet(round);
     const auto q_rows = slab(kQ, round), k_rows = slab(kK, round), g_rows = slab(kG, round);
     const int row = lane_ / 4, pair = lane_ % 4 * 2;
@@ -355,7 +318,7 @@ class PreparingWarp {
       uint32_t k_pairs[kTiles][2];
       load_rows(k_pairs, k_rows);
 #pragma unroll
-      for (int n = 0; n < kTiles; ++n) look_at(squares, k_pairs[n], n, round);
+      for (int n = 0; n < kTiles; ++n) sizes.look_at(k_pairs[n], values(round), n, slab_);
     }
     store_scores(packet, scores[0]);
   }
@@ -424,7 +387,7 @@ class PreparingWarp {
   const Block<Tiling>& block_;
   const int lane_, sub_, slab_, column_;
   const float scale_;  // of q and of the scores, and so of the outputs
-  std::conditional_t<Tiling::kLoadWarps == 0, RowLoader<Tiling>, NoRowLoader> rows_;
+  std::conditional_t<Tiling::kLoadWarps == 0, RowLoader<Tiling>, NoRows> rows_;
 };
 
 }  // namespace attn::chunked_gla

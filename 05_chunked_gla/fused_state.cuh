@@ -217,16 +217,7 @@ class StateWarp {
                                             int matrix, int k_part) const {
     bool in_fp16 = false;
     if constexpr (Tiling::kFp16) in_fp16 = packet.in_fp16[(part_ * kE + n * 8) / Tiling::kSlab];
-    const auto& from = k_part == 0 || in_fp16 ? packet.k_high : packet.k_low;
-    ldmatrix_trans(k, from[0] + matrix + n * 4);
-    if (in_fp16) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float2 x = halves_to_floats(k[i]);
-        const uint32_t high = pack_high(x.x, x.y);
-        k[i] = k_part == 0 ? high : pack_low(x.x, x.y, high);
-      }
-    }
+    load_bf16_part(k, packet.k_high[0], packet.k_low[0], matrix + n * 4, in_fp16, k_part);
   }
   // [/doc:load_keys]
 

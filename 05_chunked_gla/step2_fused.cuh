@@ -46,6 +46,7 @@
 #include "05_chunked_gla/operands.cuh"
 #include "common/device.hpp"
 #include "common/launch.cuh"
+#include "common/loading_warp.cuh"
 #include "common/sanitized.hpp"
 #include "common/shared_storage.cuh"
 
@@ -85,7 +86,7 @@ __global__ void __launch_bounds__(Tiling::kThreads, Tiling::kBlocks)
   } else if (Tiling::kLoadWarps == 0 || warp < Tiling::kStateWarps + Tiling::kPrepareWarps) {
     PreparingWarp<Tiling>(block).run();
   } else {
-    LoadingWarp<Tiling>(block).run();
+    LoadingWarp<Tiling, RowLoader<Tiling>, Block<Tiling>>(block).run();
   }
 }
 // [/doc:kernel]

@@ -13,6 +13,7 @@
 #include "06_rwkv6/operands.cuh"
 #include "common/compare.hpp"
 #include "common/driver/check_operand.hpp"
+#include "common/driver/check_sizes.hpp"
 #include "common/driver/stage.hpp"
 #include "common/element.hpp"
 
@@ -21,35 +22,13 @@ namespace attn::rwkv6 {
 template <class T>
 using Rwkv6 = void(const Rwkv6Operands<T>&, cudaStream_t);
 
-// What k and v are made of, and the initial state, which is as large as their products: functions of
-// numbers from N(0, 1).
-struct Sizes {
-  const char* name;
-  float (*k)(float);
-  float (*v)(float);
-  float (*state)(float);
-};
-inline float as_drawn(float x) { return x; }
-constexpr Sizes kUsualSizes = {"usual", as_drawn, as_drawn, as_drawn};
-// Sizes that fp16 does not hold, of all numbers, or of so few that they stand in some packets only.
-inline float huge(float x) { return x * 0x1p20f; }
-inline float tiny(float x) { return x * 0x1p-20f; }
-inline float large(float x) { return x * 1024; }
-inline float some_too_large(float x) { return x > 3.3f ? 7e4f : large(x); }
-constexpr Sizes kUnusualSizes[] = {{"k huge", huge, as_drawn, huge},
-                                   {"v huge", as_drawn, huge, huge},
-                                   {"k tiny", tiny, as_drawn, tiny},
-                                   {"v tiny", as_drawn, tiny, tiny},
-                                   {"some k too large", some_too_large, as_drawn, large},
-                                   {"some v too large", as_drawn, some_too_large, large}};
-
 // Seeded operands of one check. Without decays u is 1: the causal product.
 template <class T>
 struct Rwkv6CheckOperands {
   using Operand = driver::CheckOperand<T>;
   using State = driver::CheckOperand<float>;
 
-  Rwkv6CheckOperands(const reference::Gates& gates, const Sizes& sizes, const Shape& s,
+  Rwkv6CheckOperands(const reference::Gates& gates, const driver::Sizes& sizes, const Shape& s,
                      Layout layout, float scale)
       : r("r", s.B, s.H, s.L, s.E, layout),
         k("k", s.B, s.H, s.L, s.E, layout, sizes.k),
@@ -85,9 +64,9 @@ struct Rwkv6CheckOperands {
 // From an initial to a final state, either in one go or, with split < L, in two parts, the later
 // rows first if they are walked backwards: the worse of output and final state.
 template <class T>
-driver::Finding check_states(Rwkv6<T>* rwkv6, const reference::Gates& gates, const Sizes& sizes,
-                             const Shape& shape, Layout layout, int64_t split, bool reverse,
-                             double bound) {
+driver::Finding check_states(Rwkv6<T>* rwkv6, const reference::Gates& gates,
+                             const driver::Sizes& sizes, const Shape& shape, Layout layout,
+                             int64_t split, bool reverse, double bound) {
   Rwkv6CheckOperands<T> x(gates, sizes, shape, layout, /*scale=*/0.3f);
   const auto part = [&](int64_t first, int64_t last) {
     Rwkv6Operands<T> operands = x.steps(first, last);
@@ -117,7 +96,8 @@ driver::Finding check_states(Rwkv6<T>* rwkv6, const reference::Gates& gates, con
 template <class T>
 Comparison check_causal_product(Rwkv6<T>* rwkv6, double bound) {
   const Shape shape = {1, 2, 100, 64, 48};
-  Rwkv6CheckOperands<T> x(reference::kNoGates, kUsualSizes, shape, Layout::BLHD, /*scale=*/1);
+  Rwkv6CheckOperands<T> x(reference::kNoGates, driver::kUsualSizes, shape, Layout::BLHD,
+                          /*scale=*/1);
   rwkv6(x.steps(0, shape.L), 0);
   return x.o.compare_with(bound, [&](int64_t b, int64_t h) {
     return reference::causal_product(x.r.slice(b, h), x.k.slice(b, h), x.v.slice(b, h));
@@ -134,16 +114,16 @@ void add_checks(std::vector<driver::Check>& checks, const std::string& kernel, R
   };
   for (const reference::Gates& gates : reference::kAllGates) {
     const auto states = [=](bool reverse) {
-      return driver::worse(check_states<T>(rwkv6, gates, kUsualSizes, {1, 2, 100, 33, 70},
+      return driver::worse(check_states<T>(rwkv6, gates, driver::kUsualSizes, {1, 2, 100, 33, 70},
                                            Layout::BLHD, /*split=*/100, reverse, bound),
-                           check_states<T>(rwkv6, gates, kUsualSizes, {2, 1, 100, 64, 17},
+                           check_states<T>(rwkv6, gates, driver::kUsualSizes, {2, 1, 100, 64, 17},
                                            Layout::BHLD, /*split=*/37, reverse, bound));
     };
     add(std::string("states, two parts, decays: ") + gates.name, [=] { return states(false); });
     if (gates.name == reference::kExponentialGates.name)
       add("the same backwards", [=] { return states(true); });
   }
-  for (const Sizes& sizes : kUnusualSizes) {
+  for (const driver::Sizes& sizes : driver::kUnusualSizes) {
     add(sizes.name, [=] {
       return check_states<T>(rwkv6, reference::kMildGates, sizes, {1, 2, 100, 128, 64},
                              Layout::BLHD, /*split=*/37, /*reverse=*/false, bound);
@@ -151,7 +131,8 @@ void add_checks(std::vector<driver::Check>& checks, const std::string& kernel, R
   }
   // As generation does it: heads of every size that kernels tell apart, rows on 16 bytes and not.
   const auto one_by_one = [=](const Shape& shape) {
-    return check_states<T>(rwkv6, reference::kExponentialGates, kUsualSizes, shape, Layout::BLHD,
+    return check_states<T>(rwkv6, reference::kExponentialGates, driver::kUsualSizes, shape,
+                           Layout::BLHD,
                            /*split=*/1,
                            /*reverse=*/false, bound);
   };

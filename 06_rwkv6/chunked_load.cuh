@@ -5,7 +5,6 @@
 
 #include "06_rwkv6/chunked_block.cuh"
 #include "common/ptx/cp_async.cuh"
-#include "common/slabs.cuh"
 #include "common/swizzled_rows.cuh"
 #include "common/tensor_view.cuh"
 
@@ -124,41 +123,6 @@ class RoundLoader {
   const Block<Tiling>& block_;
   RowLoader<T, Tiling::kRows, Tiling::kE, kThreads> r_, k_, w_;
   RowLoader<T, Tiling::kRows, Tiling::kM, kThreads> v_;
-};
-
-// What a preparing warp has in its place if loading warps fetch the rows.
-struct NoRoundLoader {
-  template <class Tiling>
-  __device__ __forceinline__ NoRoundLoader(const Block<Tiling>&, int) {}
-  __device__ __forceinline__ void begin() const {}
-  __device__ __forceinline__ void wait() const {}
-  __device__ __forceinline__ void load(int) const {}
-};
-
-// A warp that only fetches rows: a copy keeps the warp that asks for it as long as the load unit takes,
-// and a preparing warp has better things to do.
-template <class Tiling>
-class LoadingWarp {
- public:
-  __device__ __forceinline__ explicit LoadingWarp(const Block<Tiling>& block)
-      : block_(block), rows_(block, threadIdx.x - kBefore * kWarp) {}
-
-  // The barriers, and what they order, are those of PreparingWarp::run().
-  __device__ __forceinline__ void run() {
-    rows_.begin();
-#pragma unroll 1
-    for (int round = -1; round < block_.rounds; ++round) {
-      rows_.wait();
-      block_.meet();
-      rows_.load(round + Tiling::kSlots);
-      while_slabs_meet<Tiling::kSlabs>(round + 1 < block_.rounds);
-    }
-  }
-
- private:
-  static constexpr int kBefore = Tiling::kStateWarps + Tiling::kPrepareWarps;
-  const Block<Tiling>& block_;
-  RoundLoader<Tiling> rows_;
 };
 
 }  // namespace attn::rwkv6

@@ -9,10 +9,11 @@
 
 #include "06_rwkv6/chunked_block.cuh"
 #include "06_rwkv6/chunked_load.cuh"
+#include "common/fp16_range.cuh"
+#include "common/loading_warp.cuh"
 #include "common/mma_operands.cuh"
 #include "common/ptx/exp2.cuh"
 #include "common/ptx/ldmatrix.cuh"
-#include "common/ptx/max_bf16.cuh"
 #include "common/ptx/mma.cuh"
 #include "common/warp.cuh"
 
@@ -22,10 +23,6 @@ namespace attn::rwkv6 {
 // products of inputs up to 2^31 inside the range of a float, and of r and k all that is above 2^-30.
 // It is exp(-133) in all, which 16 steps of -exp(N(0, 1)) reach in one column of 40000.
 constexpr float kMildest = 96;
-
-// The largest of a lane's numbers with which fp16 will do: up to its largest, and from where 2^-25, the
-// most that fp16 is off below 2^-14, is 2^-15 of it.
-constexpr float kLargestFp16 = 65504, kLeastForFp16 = 1.0f / 1024;
 
 // [doc:centred_decays]
 // Sums of a sub-chunk's 16 decays of each column, as accumulator fragments: the products of three
@@ -111,6 +108,7 @@ template <class Tiling>
 class PreparingWarp {
   using T = typename Tiling::T;
   static constexpr int kTiles = Tiling::kSlab / 8;
+  using Sizes = Fp16Range<LargestNumber, kTiles, Tiling::kSlabs, Tiling::kM>;
   static constexpr int kAtATime = sizeof(T) == 2 ? kTiles : 4;  // for which there are registers
 
  public:
@@ -148,6 +146,10 @@ class PreparingWarp {
       const T (&x)[Tiling::kSlots][Tiling::kRows][Tiling::kE], int round, int n0) const {
     return {x[round % Tiling::kSlots][sub_ * kSubChunk], column_ + n0 * 8};
   }
+  // The sub-chunk's rows of v.
+  __device__ __forceinline__ const T* values(int round) const {
+    return block_.smem.v[round % (Tiling::kSlots + 1)][sub_ * kSubChunk];
+  }
 
   // [doc:prepare]
   // Prepares the slab of a packet. The usual way is right if decays are mild, which it says, and
@@ -163,7 +165,7 @@ class PreparingWarp {
   __device__ __forceinline__ bool prepare_usual(int round, bool& suits) {
     Packet<Tiling>& packet = this->packet(round);
     float scores[2][4] = {}, bonus[2] = {};
-    Largest largest;
+    Sizes sizes;
 #pragma unroll 1
     for (int n0 = 0; n0 < kTiles; n0 += kAtATime) {
       Columns<kAtATime> columns;
@@ -172,11 +174,11 @@ class PreparingWarp {
 #pragma unroll
       for (int n = 0; n < kAtATime; ++n) {
         // Here and there, among instructions that wait for each other.
-        if constexpr (Tiling::kFp16) look_at(largest, columns.k[n], n, round);
+        if constexpr (Tiling::kFp16) sizes.look_at(columns.k[n], values(round), n, slab_);
         prepare_tile<Tiling::kFp16>(packet, n0 + n, columns, n, scores, bonus);
       }
     }
-    suits = largest.suits_fp16();
+    suits = sizes.suits();
     store_scores(packet, scores, bonus);
     return true;
   }
@@ -206,39 +208,6 @@ class PreparingWarp {
     load_rows(columns.k, slab(block_.smem.k, round, n0));
     columns.sums = sum_decays<kCount>(slab(block_.smem.w, round, n0));
   }
-
-  // [doc:suits_fp16]
-  // The largest of a lane's k, and of its share of v: two of each, without their signs.
-  struct Largest {
-    uint32_t k = 0, v = 0;
-
-    __device__ __forceinline__ bool suits_fp16() const {
-      const auto suits = [](uint32_t pair) {
-        const float2 x = to_floats(pair);
-        const float largest = x.x > x.y ? x.x : x.y;
-        return (largest >= kLeastForFp16 && largest <= kLargestFp16) || pair == 0;
-      };
-      return suits(k) && suits(v);
-    }
-  };
-  // At the k of a tile, and at a piece of the sub-chunk's rows of v, in whatever order they lie there.
-  __device__ __forceinline__ void look_at(Largest& largest, const uint32_t (&k)[2], int n,
-                                          int round) const {
-    const auto larger = [](uint32_t x, uint32_t y) {
-      return max_bf16x2(abs_bf16x2(x), abs_bf16x2(y));
-    };
-    largest.k = max_bf16x2(largest.k, larger(k[0], k[1]));
-    constexpr int kPieces = kSubChunk * Tiling::kM / 8 / (Tiling::kSlabs * kWarp);  // of 16 bytes
-    constexpr int kTilesPerPiece = kTiles / kPieces;
-    static_assert(kTilesPerPiece * kPieces == kTiles);
-    if (n % kTilesPerPiece > 0) return;
-    const T* v = block_.smem.v[round % (Tiling::kSlots + 1)][sub_ * kSubChunk];
-    const int piece = (n / kTilesPerPiece * Tiling::kSlabs + slab_) * kWarp + lane_;
-    const uint4 words = reinterpret_cast<const uint4*>(v)[piece];
-    largest.v =
-        max_bf16x2(largest.v, max_bf16x2(larger(words.x, words.y), larger(words.z, words.w)));
-  }
-  // [/doc:suits_fp16]
 
   // [doc:prepare_tile]
   // Tile n of the slab, which is the i-th of `columns`.
@@ -439,7 +408,7 @@ class PreparingWarp {
 
   const Block<Tiling>& block_;
   const int lane_, sub_, slab_, column_;
-  std::conditional_t<Tiling::kLoadWarps == 0, RoundLoader<Tiling>, NoRoundLoader> rows_;
+  std::conditional_t<Tiling::kLoadWarps == 0, RoundLoader<Tiling>, NoRows> rows_;
 };
 
 }  // namespace attn::rwkv6

@@ -21,8 +21,6 @@ class StateWarp {
   static constexpr int kTiles = Tiling::kWarpColumns / 16;
   static constexpr int kHalves = 2 * kTiles;  // of 8 columns
   static constexpr int kValueParts = sizeof(T) / 2;
-  // Whether the state leaves registers for more than one sub-chunk at a time.
-  static constexpr bool kAhead = kTiles * Tiling::kE / 2 <= 32;
   // Sums of products that do not wait for each other: four of them hide how long a product takes.
   static constexpr int kChains = kTiles == 1 ? 2 : 1;
 
@@ -48,12 +46,10 @@ class StateWarp {
       block_.meet();  // the packets of this round are whole
       while_slabs_meet<Tiling::kSlabs>(round + 1 < block_.rounds);
       const bool whole = columns_whole && first_row(round, Tiling::kSubChunks) <= block_.end;
-      if (!in_fp16(round)) {
-        take_round<false, false>(round, whole, accumulate);
-      } else if (kAhead && whole) {
-        take_round<Tiling::kFp16, true>(round, whole, accumulate);
+      if (Tiling::kFp16 && !in_fp16(round)) {
+        take_round<false>(round, whole, accumulate);
       } else {
-        take_round<Tiling::kFp16, false>(round, whole, accumulate);
+        take_round<Tiling::kFp16>(round, whole, accumulate);
       }
     }
     store_state();
@@ -75,32 +71,27 @@ class StateWarp {
 
   // Whether all packets of a round are.
   __device__ __forceinline__ bool in_fp16(int round) const {
-    if (!Tiling::kFp16) return false;
     const auto& packets = block_.smem.packets[round % 2];
-    return __all_sync(
-        kFullWarp,
-        packets[lane_ % Tiling::kSubChunks].in_fp16[lane_ / Tiling::kSubChunks % Tiling::kSlabs]);
+    const auto& packet = packets[lane_ % Tiling::kSubChunks];
+    return __all_sync(kFullWarp, packet.in_fp16[lane_ / Tiling::kSubChunks % Tiling::kSlabs]);
   }
 
-  // [doc:take_round]
-  // whole: all rows and columns are there, and outputs are stored, not added. kWhole: that is known
-  // beforehand, so that there are no branches, and a sub-chunk may begin while products of the one
-  // before are on their way.
-  template <bool kInFp16, bool kWhole>
+  // kInFp16: all packets are. whole: all rows and columns are there, and outputs are stored, not
+  // added.
+  template <bool kInFp16>
   __device__ __forceinline__ void take_round(int round, bool whole, bool accumulate) {
-#pragma unroll(kWhole ? Tiling::kSubChunks : 1)
+#pragma unroll 1
     for (int sub = 0; sub < Tiling::kSubChunks; ++sub) {
       float o[kHalves][4];
       take<kInFp16>(block_.smem.packets[round % 2][sub],
                     {block_.smem.v[round % (Tiling::kSlots + 1)][sub * kSubChunk], column_}, o);
-      if (kWhole || whole) {
+      if (whole) {
         store_whole(o);
       } else {
         store_some(o, first_row(round, sub), accumulate);
       }
     }
   }
-  // [/doc:take_round]
 
   // [doc:take]
   // Takes a packet: outputs read the state before it, then the state decays and takes the rows in.
@@ -207,16 +198,7 @@ class StateWarp {
                                             int matrix, int part) const {
     bool in_fp16 = false;
     if constexpr (Tiling::kFp16) in_fp16 = packet.in_fp16[n * 8 / Tiling::kSlab];
-    const auto& from = part == 0 || in_fp16 ? packet.k_high : packet.k_low;
-    ldmatrix_trans(k, from[0] + matrix + n * 4);
-    if (in_fp16) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float2 x = halves_to_floats(k[i]);
-        const uint32_t high = pack_high(x.x, x.y);
-        k[i] = part == 0 ? high : pack_low(x.x, x.y, high);
-      }
-    }
+    load_bf16_part(k, packet.k_high[0], packet.k_low[0], matrix + n * 4, in_fp16, part);
   }
 
   // [doc:load_state]

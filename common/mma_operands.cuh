@@ -56,6 +56,22 @@ __device__ __forceinline__ void load_transposed(float2 (&x)[4], const Rows& rows
   }
 }
 
+// The same of numbers that are the sum of two bf16, `high` and `low`, or in_fp16 one fp16 each, in
+// `high`, which is such a sum too: its first part, or its second. A lane gives the address of a row.
+__device__ __forceinline__ void load_bf16_part(uint32_t (&x)[4], const uint32_t* high,
+                                               const uint32_t* low, int offset, bool in_fp16,
+                                               int part) {
+  ldmatrix_trans(x, (part == 0 || in_fp16 ? high : low) + offset);
+  if (in_fp16) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float2 pair = halves_to_floats(x[i]);
+      const uint32_t rounded = pack_high(pair.x, pair.y);
+      x[i] = part == 0 ? rounded : pack_low(pair.x, pair.y, rounded);
+    }
+  }
+}
+
 // 16 rows and 16 columns of v as the tensor core takes them: as B operands of scores v, one for each
 // half of the columns, and as the A operand of v^T k. They are the same numbers in another order, and
 // are read when they are needed. A float is the sum of two bf16.

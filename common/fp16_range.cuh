@@ -1,0 +1,94 @@
+// Whether k and v, which are bf16, have a size that fp16 holds: up to 65504, and not so small that
+// 2^-25, the most that fp16 is off below 2^-14, would be something beside them.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "common/pairs.cuh"
+#include "common/ptx/fma_bf16.cuh"
+#include "common/ptx/max_bf16.cuh"
+
+namespace attn {
+
+// [doc:sum_of_squares]
+// The size of some 16 or 32 numbers by the sum of their squares: in two parts, of even and of odd
+// columns.
+class SumOfSquares {
+ public:
+  __device__ __forceinline__ void add(uint32_t x, uint32_t y) {
+    parts_ = fma_bf16x2(x, x, fma_bf16x2(y, y, parts_));
+  }
+  __device__ __forceinline__ void add(const uint4& words) {
+    add(words.z, words.w);
+    add(words.x, words.y);
+  }
+
+  // None is over 2^15.5; and 2^-25 for each of them is 2^-12 of their length, as much as fp16 is off
+  // above 2^-14. Zeros do not suit, from which numbers below 2^-67 could not be told.
+  __device__ __forceinline__ bool suits_fp16() const {
+    constexpr float kLeast = 0x1p-20f, kMost = 0x1p31f;
+    const float2 parts = to_floats(parts_);
+    const float sum = parts.x + parts.y;
+    return sum >= kLeast && sum <= kMost;
+  }
+
+ private:
+  uint32_t parts_ = 0;
+};
+// [/doc:sum_of_squares]
+
+// [doc:largest_number]
+// The size of numbers by the largest of them, without its sign: of even and of odd columns.
+class LargestNumber {
+ public:
+  __device__ __forceinline__ void add(uint32_t x, uint32_t y) {
+    largest_ = max_bf16x2(largest_, larger(x, y));
+  }
+  __device__ __forceinline__ void add(const uint4& words) {
+    largest_ = max_bf16x2(largest_, max_bf16x2(larger(words.x, words.y), larger(words.z, words.w)));
+  }
+
+  // 2^-25 is 2^-15 of the least.
+  __device__ __forceinline__ bool suits_fp16() const {
+    constexpr float kLeast = 0x1p-10f, kMost = 65504;
+    const float2 x = to_floats(largest_);
+    const float largest = x.x > x.y ? x.x : x.y;
+    return (largest >= kLeast && largest <= kMost) || largest_ == 0;
+  }
+
+ private:
+  static __device__ __forceinline__ uint32_t larger(uint32_t x, uint32_t y) {
+    return max_bf16x2(abs_bf16x2(x), abs_bf16x2(y));
+  }
+  uint32_t largest_ = 0;
+};
+// [/doc:largest_number]
+
+// [doc:fp16_range]
+// What a lane finds of a slab's k, of kTiles tiles, and of its warp's share of the sub-chunk's rows of
+// v, of kValues columns, which kSlabs warps share.
+template <class Size, int kTiles, int kSlabs, int kValues>
+class Fp16Range {
+ public:
+  // Looks at the k of tile n, and at a piece of the rows of v, in whatever order they lie there.
+  __device__ __forceinline__ void look_at(const uint32_t (&k)[2], const __nv_bfloat16* v_rows,
+                                          int n, int slab) {
+    k_.add(k[0], k[1]);
+    constexpr int kPieces = 16 * kValues / 8 / (kSlabs * 32);  // of 16 bytes
+    constexpr int kTilesPerPiece = kTiles / kPieces;
+    static_assert(kTilesPerPiece * kPieces == kTiles);
+    if (n % kTilesPerPiece > 0) return;
+    const int piece = (n / kTilesPerPiece * kSlabs + slab) * 32 + threadIdx.x % 32;
+    v_.add(reinterpret_cast<const uint4*>(v_rows)[piece]);
+  }
+  __device__ __forceinline__ bool suits() const { return k_.suits_fp16() && v_.suits_fp16(); }
+
+ private:
+  Size k_, v_;
+};
+// [/doc:fp16_range]
+
+}  // namespace attn
