@@ -21,7 +21,7 @@ class SumOfSquares {
   __device__ __forceinline__ void add(uint32_t x, uint32_t y) {
     parts_ = fma_bf16x2(x, x, fma_bf16x2(y, y, parts_));
   }
-  __device__ __forceinline__ void add(const uint4& words) {
+  __device__ __forceinline__ void add(uint4 words) {
     add(words.z, words.w);
     add(words.x, words.y);
   }
@@ -47,7 +47,7 @@ class LargestNumber {
   __device__ __forceinline__ void add(uint32_t x, uint32_t y) {
     largest_ = max_bf16x2(largest_, larger(x, y));
   }
-  __device__ __forceinline__ void add(const uint4& words) {
+  __device__ __forceinline__ void add(uint4 words) {
     largest_ = max_bf16x2(largest_, max_bf16x2(larger(words.x, words.y), larger(words.z, words.w)));
   }
 
@@ -82,7 +82,8 @@ class Fp16Range {
     static_assert(kTilesPerPiece * kPieces == kTiles);
     if (n % kTilesPerPiece > 0) return;
     const int piece = (n / kTilesPerPiece * kSlabs + slab) * 32 + threadIdx.x % 32;
-    v_.add(reinterpret_cast<const uint4*>(v_rows)[piece]);
+    const uint4 words = reinterpret_cast<const uint4*>(v_rows)[piece];
+    v_.add(words);
   }
   __device__ __forceinline__ bool suits() const { return k_.suits_fp16() && v_.suits_fp16(); }
 
