@@ -11,16 +11,15 @@
 #include "05_chunked_gla/operands.cuh"
 #include "05_chunked_gla/segments.cuh"
 #include "common/pairs.cuh"
-#include "common/ptx/block_barrier.cuh"
-#include "common/ptx/named_barrier.cuh"
+#include "common/ptx/exp2.cuh"
+#include "common/ptx/role_barriers.cuh"
 #include "common/slabs.cuh"
 #include "common/swizzled_rows.cuh"
+#include "common/warp.cuh"
 
 namespace attn::chunked_gla {
 
-constexpr int kWarp = 32;
-constexpr int kSubChunk = 16;  // rows of an mma.sync tile
-constexpr float kLog2e = 1.4426950408889634f;
+constexpr int kSubChunk = 16;                  // rows of an mma.sync tile
 constexpr int kQ = 0, kK = 1, kG = 2, kV = 3;  // the tensors that are read
 
 // [doc:tiling]
@@ -119,27 +118,14 @@ struct Block {
   }
 
   // [doc:meet]
-  // All warps of the block meet, from the different loops of their jobs. compute-sanitizer takes
-  // bar.sync at several places for several barriers, and reports races that are none. In the build
-  // that it is run on, the barrier is one function, never inlined, which here costs a quarter of the
-  // speed: the compiler finds fewer registers around a call.
-  __device__ __forceinline__ void meet() const {
-#ifdef ATTN_FOR_COMPUTE_SANITIZER
-    all_warps_sync();
-#else
-    named_barrier_sync(1, Tiling::kThreads);
-#endif
-  }
+  // All warps of the block meet, from the different loops of their jobs.
+  __device__ __forceinline__ void meet() const { meet_all(Tiling::kThreads); }
   // [/doc:meet]
 
   // The state warps of the same columns.
   __device__ __forceinline__ void meet_parts(int column_warp) const {
     constexpr int kFirst = kFirstSlabBarrier + Tiling::kSubChunks;
-#ifdef ATTN_FOR_COMPUTE_SANITIZER
-    some_warps_sync(kFirst + column_warp, Tiling::kParts * kWarp);
-#else
-    named_barrier_sync(kFirst + column_warp, Tiling::kParts * kWarp);
-#endif
+    meet_some(kFirst + column_warp, Tiling::kParts * kWarp);
   }
 };
 

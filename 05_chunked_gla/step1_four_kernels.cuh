@@ -40,6 +40,7 @@
 #include "05_chunked_gla/operands.cuh"
 #include "common/element.hpp"
 #include "common/launch.cuh"
+#include "common/ptx/exp2.cuh"
 #include "common/shared_storage.cuh"
 #include "common/stream_buffer.hpp"
 #include "common/warp.cuh"
@@ -49,7 +50,6 @@ namespace four_kernels {
 
 constexpr int kChunk = 16;
 constexpr int kChunkThreads = 64;  // of the kernels that take one chunk, column by column
-constexpr float kLog2E = 1.4426950408889634f;  // 1 / ln 2
 
 __host__ __device__ inline int64_t chunk_count(int64_t L) { return (L + kChunk - 1) / kChunk; }
 
@@ -79,7 +79,7 @@ __global__ void decay_cumsum_kernel(TensorView<const T> g,  // [B, H, L, E]
   for (int e = threadIdx.x; e < g.D; e += kChunkThreads) {
     float sum = 0;
     for (int t = 0; t < rows; ++t) {
-      sum += to_float(g.row(b, h, first + t)[e]) * kLog2E;
+      sum += to_float(g.row(b, h, first + t)[e]) * kLog2e;
       G.row(b, h, first + t)[e] = sum;
     }
   }
@@ -102,7 +102,7 @@ __global__ void prepare_qg_kg_kernel(GlaOperands<T> x,
       const int64_t row = first + t;
       qg.row(b, h, row)[e] = to_float(x.q.row(b, h, row)[e]) * exp2f(G.row(b, h, row)[e]) * x.scale;
       kg.row(b, h, row)[e] = to_float(x.k.row(b, h, row)[e]) * exp2f(after);
-      after += to_float(x.g.row(b, h, row)[e]) * kLog2E;
+      after += to_float(x.g.row(b, h, row)[e]) * kLog2e;
     }
   }
 }
@@ -229,7 +229,7 @@ __global__ void __launch_bounds__(kChunk* kChunk)
 #pragma unroll
       for (int t = 0; t < kChunk; ++t) {
         if (t < s || t >= rows) continue;  // before any exponential is taken
-        if (t > s) between += to_float(x.g.row(b, h, first + t)[e]) * kLog2E;
+        if (t > s) between += to_float(x.g.row(b, h, first + t)[e]) * kLog2e;
         A_part[t] += to_float(x.q.row(b, h, first + t)[e]) * k_e * exp2f(between);
       }
     }

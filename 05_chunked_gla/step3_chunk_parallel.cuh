@@ -32,12 +32,11 @@
 #include "05_chunked_gla/segment_states.cuh"
 #include "05_chunked_gla/segments.cuh"
 #include "05_chunked_gla/step2_fused.cuh"
+#include "common/ceil_div.hpp"
 #include "common/device.hpp"
 #include "common/stream_buffer.hpp"
 
 namespace attn::chunked_gla {
-
-inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // [doc:cut]
 // Segments that fill the multiprocessors, one block each. Where there are not even two blocks for

@@ -10,17 +10,16 @@
 
 #include "06_rwkv6/operands.cuh"
 #include "common/pairs.cuh"
-#include "common/ptx/block_barrier.cuh"
-#include "common/ptx/named_barrier.cuh"
+#include "common/ptx/exp2.cuh"
+#include "common/ptx/role_barriers.cuh"
 #include "common/slabs.cuh"
 #include "common/swizzled_rows.cuh"
+#include "common/warp.cuh"
 
 namespace attn::rwkv6 {
 
-constexpr int kWarp = 32;
 constexpr int kSubChunk = 16;  // rows of an mma.sync tile
 
-constexpr float kLog2e = 1.4426950408889634f;
 constexpr float kNothing = -126;  // below it, exp2_approx gives 0
 
 // [doc:uncut]
@@ -142,16 +141,8 @@ struct Block {
   int rounds;
 
   // [doc:meet]
-  // All warps of the block meet, from the different loops of their two jobs. For compute-sanitizer the
-  // barrier is one function, never inlined, in a build of its own: the compiler finds fewer registers
-  // around a call (see stage 05).
-  __device__ __forceinline__ void meet() const {
-#ifdef ATTN_FOR_COMPUTE_SANITIZER
-    all_warps_sync();
-#else
-    named_barrier_sync(1, Tiling::kThreads);
-#endif
-  }
+  // All warps of the block meet, from the different loops of their two jobs.
+  __device__ __forceinline__ void meet() const { meet_all(Tiling::kThreads); }
   // [/doc:meet]
 };
 

@@ -185,7 +185,6 @@ __global__ void __launch_bounds__(R::kThreads)
   };
   // Steps past the end have r = k = w = 0: they leave the state as it is.
   const auto to_shared = [&] {
-    constexpr float kLog2e = 1.4426950408889634f;
 #pragma unroll
     for (int i = 0; i < R::kOctets; ++i) {
       const int octet = i * R::kThreads + threadIdx.x, e = octet % (kE / 8) * 8;

@@ -28,12 +28,11 @@
 #include "06_rwkv6/operands.cuh"
 #include "06_rwkv6/segment_states.cuh"
 #include "06_rwkv6/step3_chunked.cuh"
+#include "common/ceil_div.hpp"
 #include "common/device.hpp"
 #include "common/stream_buffer.hpp"
 
 namespace attn::rwkv6 {
-
-inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // [doc:cut]
 // Segments of every sequence: how many, and the rows of the first and of each other but the last.

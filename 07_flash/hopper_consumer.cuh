@@ -23,7 +23,7 @@ class HopperConsumer {
   __device__ __forceinline__ HopperConsumer(const HopperProblem& x, HopperStorage<Tiling>& smem,
                                             int group)
       : x_(x), smem_(smem), group_(group) {
-    scale_log2_ = x.scale * kLog2E;
+    scale_log2_ = x.scale * kLog2e;
     q_ = wgmma_k_major(shared_address(smem.q[0][group * kWgmmaRows]));
     k_ = wgmma_k_major(shared_address(smem.k[0]));
     v_ = wgmma_mn_major(shared_address(smem.v[0]), sizeof(smem.v[0][0]));

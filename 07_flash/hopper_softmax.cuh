@@ -16,7 +16,7 @@ namespace attn::flash {
 // How far a maximum may lag behind, to base 2: probabilities then go up to 2^8, which costs neither
 // bf16 nor float any precision.
 constexpr float kLag = 8;
-constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
+constexpr float kLn2 = 0.6931471805599453f;
 
 // Element i of a wgmma accumulator is in row i / 2 % 2 of the thread's two, and in column
 // accumulator_column(i) + 2 * (lane % 4).

@@ -23,6 +23,7 @@
 #include <cmath>
 
 #include "07_flash/operands.cuh"
+#include "common/ceil_div.hpp"
 #include "common/element.hpp"
 #include "common/launch.cuh"
 #include "common/stream_buffer.hpp"
@@ -122,8 +123,6 @@ __global__ void output_kernel(AttentionOperands<T> x, Scores scores, int row_til
   for (int j = 0; j < keys; ++j) sum += P[j] * to_float(x.v.row(b, kv, j)[m]);
   x.o.row(b, h, i)[m] = from_float<T>(sum);
 }
-
-inline int ceil_div(int64_t a, int64_t b) { return static_cast<int>((a + b - 1) / b); }
 
 // Calls run(scores, count) for all heads, as many at a time as have 4 GiB of scores: all those of
 // 64 heads of length 4096, but at least one.

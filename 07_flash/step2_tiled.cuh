@@ -30,6 +30,7 @@
 
 #include "07_flash/operands.cuh"
 #include "07_flash/step1_three_passes.cuh"
+#include "common/ceil_div.hpp"
 #include "common/element.hpp"
 #include "common/launch.cuh"
 #include "common/ptx/exp2.cuh"
@@ -186,8 +187,6 @@ struct RowStatistics {
   float max;  // in powers of two: of log2(e) * scale * q . k
   float sum;  // of exp2(score - max)
 };
-
-constexpr float kLog2e = 1.4426950408889634f;
 
 // [doc:statistics]
 // The scores of 64 queries, in powers of two, and the statistics of their rows.

@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(FlashTile<kD>::kThreads, FlashTile<kD>::kBlock
   const int last = i0 + Tile::kRows <= Lq ? i0 + Tile::kRows - 1 : Lq - 1;
   const int keys_of_block = visible_keys(last, Lq, Lk, x.causal);
   const int keys_of_all = visible_keys(i0, Lq, Lk, x.causal);  // what its first row sees, all see
-  const float scale = x.scale * 1.4426950408889634f;           // scores in powers of two
+  const float scale = x.scale * kLog2e;                        // scores in powers of two
 
   const auto load_k = [&](int j0) {
     load_rows<Tile::kKeys, kD, Tile::kThreads>(smem.k, x.k.row(b, kv, 0), x.k.stride_l, j0, Lk, E,
@@ -232,8 +232,7 @@ __global__ void __launch_bounds__(FlashTile<kD>::kThreads, FlashTile<kD>::kBlock
       const int m = column_of(n / 4) + n % 4;
       if (m < M) out[m] = from_float<T>(o[r][n] * factor);
     }
-    if (x.lse.data != nullptr && tx == 0)
-      x.lse.row(b, h, 0)[i] = (max[r] + log2f(sum[r])) / 1.4426950408889634f;
+    if (x.lse.data != nullptr && tx == 0) x.lse.row(b, h, 0)[i] = (max[r] + log2f(sum[r])) / kLog2e;
   }
 }
 

@@ -152,8 +152,8 @@ __global__ void __launch_bounds__(TensorCoreTile<kD, kAligned>::kThreads,
     return visible_keys(i < Lq ? i : Lq - 1, Lq, Lk, x.causal);
   };
   const int keys_of_block = keys_of_row(i0 + Tile::kRows - 1);
-  const int keys_of_all = keys_of_row(i0);            // the keys that all rows of the block see
-  const float scale = x.scale * 1.4426950408889634f;  // scores in powers of two
+  const int keys_of_all = keys_of_row(i0);  // the keys that all rows of the block see
+  const float scale = x.scale * kLog2e;     // scores in powers of two
 
   using KeyCopy = TileCopy<Tile::kKeys, kD, Tile::kThreads, kAligned>;
   KeyCopy k_copy(x.k.row(b, kv, 0), x.k.stride_l), v_copy(x.v.row(b, kv, 0), x.v.stride_l);
@@ -356,7 +356,7 @@ __global__ void __launch_bounds__(TensorCoreTile<kD, kAligned>::kThreads,
       }
       if (x.lse.data != nullptr && lane % 4 == 0)
         x.lse.row(out_b, out_h, 0)[i] =
-            total == 0 ? -INFINITY : (max[r][half] + log2f(total)) / 1.4426950408889634f;
+            total == 0 ? -INFINITY : (max[r][half] + log2f(total)) / kLog2e;
     }
   }
 }

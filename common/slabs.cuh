@@ -4,42 +4,20 @@
 
 #include <cuda_runtime.h>
 
-#include "common/ptx/block_barrier.cuh"
-#include "common/ptx/named_barrier.cuh"
+#include "common/ptx/role_barriers.cuh"
+#include "common/warp.cuh"
 
 namespace attn {
 
 // Each sub-chunk has a named barrier, from this one on; barrier 1 is the block's.
 constexpr int kFirstSlabBarrier = 2;
 
-// Those of all slabs but the first arrive, the first waits. compute-sanitizer's racecheck does not
-// follow warps that have met apart from the others; in its build all warps of the block meet, and
-// those with other jobs call while_slabs_meet(); preparing: whether there is a sub-chunk to prepare.
-#ifdef ATTN_FOR_COMPUTE_SANITIZER
-template <int kSlabs>
-__device__ __forceinline__ void slab_ready(int) {
-  all_warps_sync();
-}
-template <int kSlabs>
-__device__ __forceinline__ void wait_for_slabs(int) {
-  all_warps_sync();
-}
+// Those of all slabs but the first arrive, the first waits; the warps with other jobs call this while
+// they may (ptx/role_barriers.cuh). preparing: whether there is a sub-chunk to prepare.
 template <int kSlabs>
 __device__ __forceinline__ void while_slabs_meet(bool preparing) {
-  if (kSlabs > 1 && preparing) all_warps_sync();
+  if (kSlabs > 1 && preparing) while_others_arrive();
 }
-#else
-template <int kSlabs>
-__device__ __forceinline__ void slab_ready(int sub) {
-  named_barrier_arrive(kFirstSlabBarrier + sub, kSlabs * 32);
-}
-template <int kSlabs>
-__device__ __forceinline__ void wait_for_slabs(int sub) {
-  named_barrier_sync(kFirstSlabBarrier + sub, kSlabs * 32);
-}
-template <int kSlabs>
-__device__ __forceinline__ void while_slabs_meet(bool) {}
-#endif
 
 // Adds up the scores of all slabs of sub-chunk `sub`, accumulators of 16 rows and 16 keys. `parts`
 // has room for those of each slab but the first. Returns whether the warp has the sums: the first
@@ -57,10 +35,11 @@ __device__ __forceinline__ bool sum_over_slabs(uint4 (&parts)[kParts][32], float
             __float_as_uint(scores[i][0]), __float_as_uint(scores[i][1]),
             __float_as_uint(scores[i][2]), __float_as_uint(scores[i][3])};
       }
-      slab_ready<kSlabs>(sub);
+      arrive(kFirstSlabBarrier + sub, kSlabs * kWarp);
       return false;
     }
-    wait_for_slabs<kSlabs>(sub);  // the other slabs' scores are there
+    wait_for_arrivals(kFirstSlabBarrier + sub,
+                      kSlabs * kWarp);  // the other slabs' scores are there
 #pragma unroll
     for (int part = 0; part < 2 * (kSlabs - 1); ++part) {
       const uint4 more = parts[part][lane];

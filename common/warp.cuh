@@ -1,10 +1,11 @@
-// Sums across the lanes of a warp that more than one kernel needs.
+// The lanes of a warp, and sums across them that more than one kernel needs.
 #pragma once
 
 #include <cuda_runtime.h>
 
 namespace attn {
 
+constexpr int kWarp = 32;  // lanes
 constexpr unsigned kFullWarp = 0xffffffffu;
 
 // Sums the first kValues elements of x over groups of kLanes neighbouring lanes and shares out the

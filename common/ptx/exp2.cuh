@@ -8,6 +8,8 @@
 
 namespace attn {
 
+constexpr float kLog2e = 1.4426950408889634f;  // e^x = 2^(x kLog2e)
+
 __device__ __forceinline__ float exp2_approx(float x) {
 #ifdef ATTN_SIMT
   return exp2f(x);
