@@ -66,28 +66,29 @@ inline driver::Cost four_kernels_cost(const Shape& s, Dtype dtype) {
 }
 
 // Products on tensor cores, per step: those with a k or a score take it in so many bf16 parts, but
-// those of the fused kernel with a k, for bf16 tensors, up to E = 128 as one fp16; the others are
+// those of the engine with a k, for bf16 tensors, up to E = 128 as one fp16; the others are
 // tf32 and count twice.
 inline double bf16_parts(Dtype dtype) { return dtype == Dtype::f32 ? 3 : 2; }
 inline double update_flops(const Shape& s, double parts) { return parts * 2 * s.E * s.M; }  // k v^T
 
-inline driver::Cost fused_cost(const Shape& s, Dtype dtype) {
+inline driver::Cost engine_cost(const Shape& s, Dtype dtype) {
   const double steps = double(s.B) * s.H * s.L;
-  const double past = 2 * 2. * s.E * s.M;        // q^T S
-  const double gates = 2 * 2 * kSubChunk * s.E;  // summed up, by a product with a triangle of ones
-  const double scores = 2 * 2 * kSubChunk * s.E;
-  const double scores_v = bf16_parts(dtype) * 2 * kSubChunk * s.M;
+  const double past = 2 * 2. * s.E * s.M;  // q^T S
+  const double gates =
+      2 * 2 * chunked::kSubChunk * s.E;  // summed up, by a product with a triangle of ones
+  const double scores = 2 * 2 * chunked::kSubChunk * s.E;
+  const double scores_v = bf16_parts(dtype) * 2 * chunked::kSubChunk * s.M;
   const double update = update_flops(s, dtype == Dtype::bf16 && s.E <= 128 ? 1 : bf16_parts(dtype));
   return {.bytes = operand_bytes(s, dtype),
           .flops = 0,
           .matrix_flops = steps * (past + update + gates + scores + scores_v)};
 }
 
-inline driver::Cost chunk_parallel_cost(const Shape& s, Dtype dtype) {
-  // As fused, and before it what the segments add, if no gate lets that end early: k, v and g once
+inline driver::Cost segments_cost(const Shape& s, Dtype dtype) {
+  // As the engine, and before it what the segments add, if no gate lets that end early: k, v and g once
   // more, and the update.
   const double steps = double(s.B) * s.H * s.L;
-  driver::Cost cost = fused_cost(s, dtype);
+  driver::Cost cost = engine_cost(s, dtype);
   cost.bytes += steps * (2 * s.E + s.M) * bytes_of(dtype);
   cost.matrix_flops += steps * update_flops(s, bf16_parts(dtype));
   return cost;
@@ -98,9 +99,8 @@ std::vector<driver::Kernel> driver_kernels_of() {
   return {
       driver_kernel<T>("recurrent", recurrent_gla, recurrent_cost),
       driver_kernel<T>("four_kernels", four_kernels_gla, four_kernels_cost),
-      driver_kernel<T>("fused", fused_gla, fused_cost, tensor_core_tolerance(dtype_of<T>)),
-      driver_kernel<T>("chunk_parallel", chunk_parallel_gla, chunk_parallel_cost,
-                       tensor_core_tolerance(dtype_of<T>)),
+      driver_kernel<T>("engine", engine_gla, engine_cost, tensor_core_tolerance(dtype_of<T>)),
+      driver_kernel<T>("segments", segments_gla, segments_cost, tensor_core_tolerance(dtype_of<T>)),
   };
 }
 
@@ -116,8 +116,8 @@ void add_all_checks(std::vector<driver::Check>& checks) {
                with_tensor_cores = tensor_core_tolerance(dtype_of<T>);
   add_checks<T>(checks, "recurrent", recurrent_gla, bound, /*all_floats=*/true);
   add_checks<T>(checks, "four_kernels", four_kernels_gla, bound, /*all_floats=*/true);
-  add_checks<T>(checks, "fused", fused_gla, with_tensor_cores, /*all_floats=*/false);
-  add_checks<T>(checks, "chunk_parallel", chunk_parallel_gla, with_tensor_cores,
+  add_checks<T>(checks, "engine", engine_gla, with_tensor_cores, /*all_floats=*/false);
+  add_checks<T>(checks, "segments", segments_gla, with_tensor_cores,
                 /*all_floats=*/false);
 }
 
@@ -128,8 +128,10 @@ inline std::vector<driver::Check> checks() {
   return checks;
 }
 
-inline std::string picked_kernel(const Shape& s, Dtype) {
-  return prefers_chunk_parallel(s.B * s.H, s.L, s.E, s.M) ? "chunk_parallel" : "fused";
+inline std::string picked_kernel(const Shape& s, Dtype dtype) {
+  return with_element_type(dtype, [&]<class T>() {
+    return prefers_segments<T>(s.B * s.H, s.L, s.E, s.M) ? "segments" : "engine";
+  });
 }
 
 }  // namespace attn::chunked_gla

@@ -75,23 +75,24 @@ inline double key_parts(const Shape& s, Dtype dtype) {
   return dtype == Dtype::bf16 && s.E <= 128 ? 1 : bf16_parts(dtype);
 }
 
-inline driver::Cost chunked_cost(const Shape& s, Dtype dtype) {
+inline driver::Cost engine_cost(const Shape& s, Dtype dtype) {
   const double steps = double(s.B) * s.H * s.L;
   const double past = 2 * 2. * s.E * s.M;                     // r^T S
   const double update = key_parts(s, dtype) * 2 * s.E * s.M;  // k v^T
-  const double decays = 3 * 2 * kSubChunk * s.E;  // summed up, by products with matrices of halves
-  const double scores = 2 * 2 * kSubChunk * s.E;
-  const double scores_v = bf16_parts(dtype) * 2 * kSubChunk * s.M;
+  const double decays =
+      3 * 2 * chunked::kSubChunk * s.E;  // summed up, by products with matrices of halves
+  const double scores = 2 * 2 * chunked::kSubChunk * s.E;
+  const double scores_v = bf16_parts(dtype) * 2 * chunked::kSubChunk * s.M;
   return {.bytes = operand_bytes(s, dtype),
           .flops = 0,
           .matrix_flops = steps * (past + update + decays + scores + scores_v)};
 }
 
-inline driver::Cost chunked_parallel_cost(const Shape& s, Dtype dtype) {
-  // As chunked, and before it the sums of the segments: k, v and w once more, and the update, of k in
+inline driver::Cost segments_cost(const Shape& s, Dtype dtype) {
+  // As the engine, and before it the sums of the segments: k, v and w once more, and the update, of k in
   // bf16.
   const double steps = double(s.B) * s.H * s.L;
-  driver::Cost cost = chunked_cost(s, dtype);
+  driver::Cost cost = engine_cost(s, dtype);
   cost.bytes += steps * (2 * s.E + s.M) * bytes_of(dtype);
   cost.matrix_flops += steps * bf16_parts(dtype) * 2 * s.E * s.M;
   return cost;
@@ -103,8 +104,8 @@ std::vector<driver::Kernel> driver_kernels_of() {
       driver_kernel<T>("naive_recurrent", naive_recurrent_rwkv6, naive_recurrent_cost),
       driver_kernel<T>("fused_recurrent", fused_recurrent_rwkv6, fused_recurrent_cost),
       driver_kernel<T>("vector_recurrent", vector_recurrent_rwkv6, vector_recurrent_cost),
-      driver_kernel<T>("chunked", chunked_rwkv6, chunked_cost, tensor_core_tolerance(dtype_of<T>)),
-      driver_kernel<T>("chunked_parallel", chunked_parallel_rwkv6, chunked_parallel_cost,
+      driver_kernel<T>("engine", engine_rwkv6, engine_cost, tensor_core_tolerance(dtype_of<T>)),
+      driver_kernel<T>("segments", segments_rwkv6, segments_cost,
                        tensor_core_tolerance(dtype_of<T>)),
   };
 }
@@ -120,9 +121,8 @@ void add_all_checks(std::vector<driver::Check>& checks) {
   add_checks<T>(checks, "naive_recurrent", naive_recurrent_rwkv6, tolerance(dtype_of<T>));
   add_checks<T>(checks, "fused_recurrent", fused_recurrent_rwkv6, tolerance(dtype_of<T>));
   add_checks<T>(checks, "vector_recurrent", vector_recurrent_rwkv6, tolerance(dtype_of<T>));
-  add_checks<T>(checks, "chunked", chunked_rwkv6, tensor_core_tolerance(dtype_of<T>));
-  add_checks<T>(checks, "chunked_parallel", chunked_parallel_rwkv6,
-                tensor_core_tolerance(dtype_of<T>));
+  add_checks<T>(checks, "engine", engine_rwkv6, tensor_core_tolerance(dtype_of<T>));
+  add_checks<T>(checks, "segments", segments_rwkv6, tensor_core_tolerance(dtype_of<T>));
 }
 
 inline std::vector<driver::Check> checks() {
@@ -135,7 +135,7 @@ inline std::vector<driver::Check> checks() {
 inline std::string picked_kernel(const Shape& s, Dtype dtype) {
   if (prefers_recurrent(s.L, s.E)) return "vector_recurrent";
   return with_element_type(dtype, [&]<class T>() {
-    return prefers_chunked_parallel<T>(s.B * s.H, s.L, s.E, s.M) ? "chunked_parallel" : "chunked";
+    return prefers_segments<T>(s.B * s.H, s.L, s.E, s.M) ? "segments" : "engine";
   });
 }
 

@@ -2,7 +2,7 @@
 #include <vector>
 
 #include "01_cpu_reference/operators.hpp"
-#include "05_chunked_gla/step2_fused.cuh"
+#include "05_chunked_gla/step4_engine.cuh"
 #include "06_rwkv6/driver_kernels.cuh"
 #include "common/driver/driver.hpp"
 
@@ -12,15 +12,15 @@ using namespace attn;
 
 // Stage 05's fused kernel, to be timed beside this stage's.
 template <class T>
-driver::Kernel fused_gla_kernel(const driver::Operator& gla) {
+driver::Kernel gla_engine_kernel(const driver::Operator& gla) {
   return {
-      .name = "05_chunked_gla (fused)",
+      .name = "05_chunked_gla (engine)",
       .dtype = dtype_of<T>,
       .run =
           [](const driver::Tensors& t) {
-            chunked_gla::fused_gla<T>({t.view<const T>("q"), t.view<const T>("k"),
-                                       t.view<const T>("v"), t.view<const T>("g"), t.view<T>("o"),
-                                       t.scale()});
+            chunked_gla::engine_gla<T>({t.view<const T>("q"), t.view<const T>("k"),
+                                        t.view<const T>("v"), t.view<const T>("g"), t.view<T>("o"),
+                                        t.scale()});
           },
       .cost = [gla](const Shape& s) { return driver::least_cost(gla, s, dtype_of<T>); },
       .tolerance = tensor_core_tolerance(dtype_of<T>),
@@ -31,7 +31,7 @@ driver::Kernel fused_gla_kernel(const driver::Operator& gla) {
 driver::Variant on(const reference::Gates& gates) {
   const driver::Operator gla = reference::gla_operator(gates);
   return {.op = reference::rwkv6_operator(gates),
-          .others = {{gla, {fused_gla_kernel<float>(gla), fused_gla_kernel<__nv_bfloat16>(gla)}}}};
+          .others = {{gla, {gla_engine_kernel<float>(gla), gla_engine_kernel<__nv_bfloat16>(gla)}}}};
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Two neighbouring elements of a row, floats or bf16, and floats as the sum of two bf16.
+// Two neighbouring elements of a row, floats or bf16, and floats as the sum of two bf16 or tf32.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -46,6 +46,12 @@ __device__ __forceinline__ uint32_t pack_high(float x0, float x1) {
 }
 __device__ __forceinline__ uint32_t pack_low(float x0, float x1, uint32_t high) {
   return pack_high(x0 - __uint_as_float(high << 16), x1 - __uint_as_float(high & 0xffff0000u));
+}
+
+// A float as the sum of two numbers of which tf32 keeps all, but for the last bits of the second.
+__device__ __forceinline__ void split_tf32(float x, uint32_t& high, uint32_t& low) {
+  high = __float_as_uint(x) & 0xffffe000u;
+  low = __float_as_uint(x - __uint_as_float(high));
 }
 
 // Two bf16 as two fp16: exact from 2^-17 up to 65504.

@@ -17,7 +17,7 @@
 #include "05_chunked_gla/operands.cuh"
 #include "05_chunked_gla/step0_recurrent.cuh"
 #include "05_chunked_gla/step1_four_kernels.cuh"
-#include "05_chunked_gla/step2_fused.cuh"
+#include "05_chunked_gla/step4_engine.cuh"
 #include "common/compare.hpp"
 #include "common/driver/check_operand.hpp"
 #include "common/driver/environment.hpp"
@@ -115,8 +115,8 @@ std::vector<Point> run_all(double strength) {
       f32.run("naive_factored", naive_factored_gla, INFINITY),
       f32.run("recurrent", recurrent_gla, f32_bound),
       f32.run("four_kernels", four_kernels_gla, f32_bound),
-      f32.run("fused", fused_gla, kTf32Tolerance),
-      bf16.run("fused", fused_gla, std::min(kBf16Bound, 2 * yardstick.rel_error)),
+      f32.run("engine", engine_gla, kTf32Tolerance),
+      bf16.run("engine", engine_gla, std::min(kBf16Bound, 2 * yardstick.rel_error)),
       yardstick,
   };
 }

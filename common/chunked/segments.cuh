@@ -5,9 +5,9 @@
 
 #include <cstdint>
 
-namespace attn::chunked_gla {
+namespace attn::chunked {
 
-// The most rows that a tiling of the fused kernel has in a round.
+// The most rows that a tiling has in a round, or segment_states.cuh in a step.
 constexpr int kSegmentRows = 64;
 
 // [doc:segments]
@@ -17,9 +17,9 @@ struct Segments {
   int rows;        // ... of each other but the last; multiples of kSegmentRows
 
   // Of each segment but a sequence's last: what its rows add to the state, begun at zero, as
-  // accumulators of mma.sync of the state transposed, in tiles of 16 columns of v and 8 of k:
-  // [B H (count - 1)][m_tiles][e_tiles][32 lanes]. And the logarithm, to base 2, of what a state
-  // decays by over the segment: [B H (count - 1)][8 e_tiles].
+  // accumulators of mma.sync of the state transposed, in tiles of 16 value columns and 8 rows of the
+  // state: [B H (count - 1)][m_tiles][e_tiles][32 lanes]. And the logarithm, to base 2, of what a
+  // state decays by over the segment: [B H (count - 1)][8 e_tiles]; -inf of rows that E does not have.
   float4* added = nullptr;
   float* log_decay = nullptr;
   int m_tiles = 0, e_tiles = 0;
@@ -35,6 +35,15 @@ struct Segments {
     return log_decay + index(head, segment) * e_tiles * 8;
   }
 
+  // The same of the state's rows from e on.
+  Segments from_row(int64_t e) const {
+    Segments part = *this;
+    if (count == 1) return part;
+    part.added += e / 8 * 32;
+    part.log_decay += e;
+    return part;
+  }
+
  private:
   __device__ int64_t index(int64_t head, int segment) const { return head * (count - 1) + segment; }
 };
@@ -42,4 +51,4 @@ struct Segments {
 
 inline Segments one_segment(int64_t L) { return {1, static_cast<int>(L), 0}; }
 
-}  // namespace attn::chunked_gla
+}  // namespace attn::chunked

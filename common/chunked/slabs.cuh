@@ -7,7 +7,7 @@
 #include "common/ptx/role_barriers.cuh"
 #include "common/warp.cuh"
 
-namespace attn {
+namespace attn::chunked {
 
 // Each sub-chunk has a named barrier, from this one on; barrier 1 is the block's.
 constexpr int kFirstSlabBarrier = 2;
@@ -22,12 +22,12 @@ __device__ __forceinline__ void while_slabs_meet(bool preparing) {
 // Adds up the scores of all slabs of sub-chunk `sub`, accumulators of 16 rows and 16 keys. `parts`
 // has room for those of each slab but the first. Returns whether the warp has the sums: the first
 // slab's does.
-template <int kSlabs, int kParts>
-__device__ __forceinline__ bool sum_over_slabs(uint4 (&parts)[kParts][32], float (&scores)[2][4],
+template <int kSlabs, int kSpace>
+__device__ __forceinline__ bool sum_over_slabs(uint4 (&parts)[kSpace][kWarp], float (&scores)[2][4],
                                                int slab, int sub) {
   if constexpr (kSlabs > 1) {
-    static_assert(kParts >= 2 * (kSlabs - 1));
-    const int lane = threadIdx.x % 32;
+    static_assert(kSpace >= 2 * (kSlabs - 1));
+    const int lane = threadIdx.x % kWarp;
     if (slab > 0) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
@@ -53,4 +53,4 @@ __device__ __forceinline__ bool sum_over_slabs(uint4 (&parts)[kParts][32], float
   return true;
 }
 
-}  // namespace attn
+}  // namespace attn::chunked

@@ -1,14 +1,14 @@
-// Rows from global to shared memory, for the fused kernel.
+// Rows from global to shared memory: by warps that do nothing else, or by the preparing warps.
 #pragma once
 
 #include <cuda_runtime.h>
 
-#include "05_chunked_gla/fused_block.cuh"
+#include "common/chunked/block.cuh"
 #include "common/ptx/cp_async.cuh"
 #include "common/swizzled_rows.cuh"
 #include "common/tensor_view.cuh"
 
-namespace attn::chunked_gla {
+namespace attn::chunked {
 
 // A thread's part of tile after tile of one tensor: kRows rows and kWidth columns of one head, which
 // kThreads threads copy.
@@ -66,32 +66,35 @@ struct RowTile {
   }
 };
 
+// The tensors of rows that a block reads.
+constexpr int kRead = 0, kWrite = 1, kDecay = 2, kValue = 3;
+
 // [doc:row_loader]
-// The rows that one warp fetches. A warp keeps to one of q, k, g and v: so it has one address to
+// The rows that one warp fetches. A warp keeps to one of the four tensors: so it has one address to
 // count up, not four.
 template <class Tiling>
 class RowLoader {
   using T = typename Tiling::T;
   static constexpr int kWarps = Tiling::kLoadWarps > 0 ? Tiling::kLoadWarps : Tiling::kPrepareWarps;
-  static_assert(kWarps % 4 == 0, "as many warps for each of q, k, g and v");
+  static_assert(kWarps % 4 == 0, "as many warps for each tensor");
   static constexpr int kThreads = kWarps / 4 * kWarp;
-  using QkgTile = RowTile<T, Tiling::kRows, Tiling::kE, kThreads>;
+  using Tile = RowTile<T, Tiling::kRows, Tiling::kE, kThreads>;
   using ValueTile = RowTile<T, Tiling::kRows, Tiling::kM, kThreads>;
 
  public:
   // `thread` counts those of the warps that fetch.
   __device__ __forceinline__ RowLoader(const Block<Tiling>& block, int thread)
       : block_(block), tensor_(thread / kThreads), thread_(thread % kThreads) {
-    const auto& x = tensor_ == kQ   ? block.x.q
-                    : tensor_ == kK ? block.x.k
-                    : tensor_ == kG ? block.x.g
-                                    : block.x.v;
-    const bool is_v = tensor_ == kV;
-    const int row = is_v ? ValueTile::row(thread_) : QkgTile::row(thread_);
-    const int column = is_v ? block.m0 + ValueTile::column(thread_) : QkgTile::column(thread_);
+    const auto& x = tensor_ == kRead    ? block.x.read
+                    : tensor_ == kWrite ? block.x.write
+                    : tensor_ == kDecay ? block.x.decay
+                                        : block.x.value;
+    const bool is_value = tensor_ == kValue;
+    const int row = is_value ? ValueTile::row(thread_) : Tile::row(thread_);
+    const int column = is_value ? block.m0 + ValueTile::column(thread_) : Tile::column(thread_);
     source_ = x.row(block.b, block.h, block.begin + row) + column;
     stride_ = x.stride_l;
-    columns_ = static_cast<int>(x.D) - (is_v ? block.m0 : 0);
+    columns_ = static_cast<int>(x.D) - (is_value ? block.m0 : 0);
   }
 
   // Starts the copies of the first rounds' rows.
@@ -107,20 +110,21 @@ class RowLoader {
     if (round < block_.rounds) {
       auto& smem = block_.smem;
       const int rows = block_.end - block_.begin - round * Tiling::kRows;
-      if (tensor_ == kV) {
-        load_tile<ValueTile>(smem.v[round % (Tiling::kSlots + 1)][0], rows);
+      if (tensor_ == kValue) {
+        load_tile<ValueTile>(smem.values[round % (Tiling::kSlots + 1)][0], rows);
       } else {
-        load_tile<QkgTile>(smem.qkg[tensor_][round % Tiling::kSlots][0], rows);
+        load_tile<Tile>(smem.rows[tensor_][round % Tiling::kSlots][0], rows);
       }
     }
     cp_async_commit();
   }
 
  private:
-  template <class Tile>
+  template <class AnyTile>
   __device__ __forceinline__ void load_tile(T* smem, int rows) {
-    source_ = block_.aligned ? Tile::load(smem, source_, stride_, thread_, rows, columns_)
-                             : Tile::load_elements(smem, source_, stride_, thread_, rows, columns_);
+    source_ = block_.aligned
+                  ? AnyTile::load(smem, source_, stride_, thread_, rows, columns_)
+                  : AnyTile::load_elements(smem, source_, stride_, thread_, rows, columns_);
   }
 
   const Block<Tiling>& block_;
@@ -131,4 +135,42 @@ class RowLoader {
 };
 // [/doc:row_loader]
 
-}  // namespace attn::chunked_gla
+// What a preparing warp has in place of a RowLoader if loading warps fetch the rows.
+template <class Tiling>
+struct NoRows {
+  __device__ __forceinline__ NoRows(const Block<Tiling>&, int) {}
+  __device__ __forceinline__ void begin() const {}
+  __device__ __forceinline__ void wait() const {}
+  __device__ __forceinline__ void load(int) const {}
+};
+
+// [doc:loading_warp]
+// A warp that only fetches rows, for blocks with few warps. A copy of 32 times 16 bytes keeps the
+// load unit for some ten cycles, and the warp that asks for it as long: here it is one that has
+// nothing else to do.
+template <class Tiling>
+class LoadingWarp {
+ public:
+  __device__ __forceinline__ explicit LoadingWarp(const Block<Tiling>& block)
+      : block_(block),
+        rows_(block, threadIdx.x - (Tiling::kStateWarps + Tiling::kPrepareWarps) * kWarp) {}
+
+  // The barriers, and what they order, are those of PreparingWarp::run().
+  __device__ __forceinline__ void run() {
+    rows_.begin();
+#pragma unroll 1
+    for (int round = -1; round < block_.rounds; ++round) {
+      rows_.wait();
+      block_.meet();
+      rows_.load(round + Tiling::kSlots);
+      while_slabs_meet<Tiling::kSlabs>(round + 1 < block_.rounds);
+    }
+  }
+
+ private:
+  const Block<Tiling>& block_;
+  RowLoader<Tiling> rows_;
+};
+// [/doc:loading_warp]
+
+}  // namespace attn::chunked

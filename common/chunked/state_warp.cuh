@@ -1,27 +1,26 @@
-// The state warps of the fused kernel: from packets and rows of v to outputs.
+// The state warps: from packets and values to outputs.
 #pragma once
 
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
-#include "05_chunked_gla/fused_block.cuh"
+#include "common/chunked/block.cuh"
 #include "common/mma_operands.cuh"
 #include "common/ptx/exp2.cuh"
 #include "common/ptx/grid_dependency.cuh"
 #include "common/ptx/ldmatrix.cuh"
 #include "common/ptx/mma.cuh"
-#include "common/warp.cuh"
 
-namespace attn::chunked_gla {
+namespace attn::chunked {
 
-// 16 rows and 16 columns of v as the tensor core takes them: `b` as the B operand of scores v, for
-// each half of the columns, and `a` as the A operand of v^T k. They are the same numbers in another
-// order: an operand's registers must lie side by side. A float is the sum of two bf16, and takes
-// twice the registers, so that there is no room for both at a time.
-template <int kParts>
+// 16 rows and 16 columns of values as the tensor core takes them: `b` as the B operand of scores times
+// values, for each half of the columns, and `a` as the A operand of values^T writes. They are the same
+// numbers in another order: an operand's registers must lie side by side. A float is the sum of two
+// bf16, and takes twice the registers, so that there is no room for both at a time.
+template <int kTerms>
 struct ValueFragment {
-  uint32_t b[kParts][2][2];
-  uint32_t a[kParts][4];
+  uint32_t b[kTerms][2][2];
+  uint32_t a[kTerms][4];
 };
 
 // One state warp: it owns kWarpColumns value columns of the state.
@@ -30,15 +29,15 @@ class StateWarp {
   using T = typename Tiling::T;
   static constexpr int kTiles = Tiling::kWarpColumns / 16;
   static constexpr int kHalves = 2 * kTiles;  // of 8 columns
-  static constexpr int kParts = Tiling::kParts;
-  static constexpr int kE = Tiling::kE / kParts;          // rows of the state
-  static constexpr int kOutputHalves = kHalves / kParts;  // whose outputs the warp stores
-  static constexpr int kValueParts = sizeof(T) / 2;
+  static constexpr int kRowParts = Tiling::kRowParts;
+  static constexpr int kE = Tiling::kE / kRowParts;          // rows of the state
+  static constexpr int kOutputHalves = kHalves / kRowParts;  // whose outputs the warp stores
+  static constexpr int kTerms = Tiling::kTerms;
   // Whether the state leaves registers for more than one sub-chunk at a time.
   static constexpr bool kAhead = kTiles * kE / 2 <= 32;
   // Whether whole rounds have code of their own. It takes registers, of which there are none left
   // beside long columns of the state.
-  static constexpr bool kWholeApart = Tiling::kE * kValueParts <= 128;
+  static constexpr bool kWholeApart = Tiling::kE * kTerms <= 128;
   // Sums of the same outputs that do not wait for each other; again, if there are registers. Four
   // products at a time hide how long one takes.
   static constexpr int kChains = kTiles == 1 && kE <= 64 ? 2 : 1;
@@ -48,7 +47,7 @@ class StateWarp {
       : block_(block),
         lane_(threadIdx.x % kWarp),
         column_warp_(threadIdx.x / kWarp % Tiling::kColumnWarps),
-        part_(kParts > 1 ? threadIdx.x / kWarp / Tiling::kColumnWarps : 0),
+        part_(kRowParts > 1 ? threadIdx.x / kWarp / Tiling::kColumnWarps : 0),
         column_(column_warp_ * Tiling::kWarpColumns),
         m0_(block.m0 + column_),
         o_m0_(m0_ + part_ * kOutputHalves * 8) {}
@@ -56,11 +55,13 @@ class StateWarp {
   // [doc:state_rounds]
   __device__ __forceinline__ void run(bool accumulate) {
     o_rows_ = output_rows(block_.begin);
-    block_.meet();  // nothing to take yet: the first packets are being prepared
+    if constexpr (Tiling::Decay::kExclusive) load_bonus();
+    // The bonus is there. Nothing to take yet: the first packets are being prepared.
+    block_.meet();
     load_state();
     while_slabs_meet<Tiling::kSlabs>(block_.rounds > 0);
     const bool columns_whole =
-        block_.aligned && !accumulate && m0_ + Tiling::kWarpColumns <= block_.x.v.D;
+        block_.aligned && !accumulate && m0_ + Tiling::kWarpColumns <= block_.x.value.D;
 #pragma unroll 1
     for (int round = 0; round < block_.rounds; ++round) {
       block_.meet();  // the packets of this round are whole
@@ -79,6 +80,14 @@ class StateWarp {
   // [/doc:state_rounds]
 
  private:
+  // Here, where nobody is busy yet. The other warps send for rows.
+  __device__ __forceinline__ void load_bonus() const {
+    const auto& bonus = block_.x.bonus;
+    for (int e = threadIdx.x; e < Tiling::kE; e += Tiling::kStateWarps * kWarp) {
+      block_.smem.bonus[e] = e < bonus.D ? float(bonus.row(0, block_.h, 0)[e]) : 0;
+    }
+  }
+
   // Whether all packets of a round are.
   __device__ __forceinline__ bool in_fp16(int round) const {
     const auto& packets = block_.smem.packets[round % 2];
@@ -108,31 +117,31 @@ class StateWarp {
   // [/doc:take_round]
 
   __device__ __forceinline__ typename Tiling::ValueRows values(int round, int sub) const {
-    return {block_.smem.v[round % (Tiling::kSlots + 1)][sub * kSubChunk], column_};
+    return {block_.smem.values[round % (Tiling::kSlots + 1)][sub * kSubChunk], column_};
   }
 
   // [doc:take]
-  // S moves past the packet's rows, and takes them in; o = their outputs. kInFp16: all slabs of the
-  // packet are, and are taken so.
+  // S moves past the packet's rows, which are written into it; o = their outputs. kInFp16: all slabs of
+  // the packet are, and are taken so.
   template <bool kInFp16>
   __device__ __forceinline__ void take(const Packet<Tiling>& packet,
                                        const typename Tiling::ValueRows& v_rows, int buffer,
                                        float (&o)[kOutputHalves][4]) {
-    ValueFragment<kValueParts> v[kTiles];
+    ValueFragment<kTerms> v[kTiles];
     float sums[kChains][kHalves][4] = {};
-    // scores v. Low parts are not multiplied with low parts.
+    // Scores times values. Low parts are not multiplied with low parts.
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) load_values_b(v[tile].b, v_rows.from(0, tile * 16));
 #pragma unroll
-    for (int i = 0; i < 2 / kParts; ++i) {
-      const uint4 fragment = packet.scores[kParts == 1 ? i : part_][lane_];
+    for (int i = 0; i < 2 / kRowParts; ++i) {
+      const uint4 fragment = packet.scores[kRowParts == 1 ? i : part_][lane_];
       const uint32_t scores[4] = {fragment.x, fragment.y, fragment.z, fragment.w};
 #pragma unroll
       for (int half = 0; half < kHalves; ++half) {
         auto& sum = sums[i % kChains][half];
 #pragma unroll
-        for (int part = 0; part < (i == 0 ? kValueParts : 1); ++part) {
-          mma_m16n8k16(sum, scores, v[half / 2].b[part][half % 2], sum);
+        for (int term = 0; term < (i == 0 ? kTerms : 1); ++term) {
+          mma_m16n8k16(sum, scores, v[half / 2].b[term][half % 2], sum);
         }
       }
     }
@@ -145,9 +154,9 @@ class StateWarp {
       }
     }
 
-    // 16 columns of q and k after the other: while one's products wait for their turn in the sums
+    // 16 columns of reads and writes after the other: while one's products wait for their turn in the sums
     // of outputs, or for the state to be decayed, those of the other run.
-    const uint4(*q_smem)[kWarp] = packet.q + part_ * (kE / 8);
+    const uint4(*reads)[kWarp] = packet.reads + part_ * (kE / 8);
     const float4* decay_smem = packet.decay[lane_ % 4] + part_ * (kE / 16);
     const int matrix = (lane_ % 16 * Tiling::kPitch + lane_ / 16 * 8 + part_ * kE) / 2;
 #pragma unroll
@@ -155,14 +164,14 @@ class StateWarp {
       const float4 decays = decay_smem[n / 2];
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        // q S: the accumulators of S are B operands as they are.
-        const uint4 fragment = q_smem[n + i][lane_];
-        const uint32_t q[4] = {fragment.x, fragment.y, fragment.z, fragment.w};
+        // reads S: the accumulators of S are B operands as they are.
+        const uint4 fragment = reads[n + i][lane_];
+        const uint32_t read[4] = {fragment.x, fragment.y, fragment.z, fragment.w};
 #pragma unroll
         for (int half = 0; half < kHalves; ++half) {
           const float* s = &S_[half / 2][n + i][half % 2 * 2];
           auto& sum = sums[i % kChains][half];
-          mma_m16n8k8_tf32(sum, q, {__float_as_uint(s[0]), __float_as_uint(s[1])}, sum);
+          mma_m16n8k8_tf32(sum, read, {__float_as_uint(s[0]), __float_as_uint(s[1])}, sum);
         }
         const float2 decay = i == 0 ? float2{decays.x, decays.y} : float2{decays.z, decays.w};
 #pragma unroll
@@ -173,26 +182,26 @@ class StateWarp {
           S_[tile][n + i][3] *= decay.y;
         }
       }
-      // S^T += v^T k.
+      // S^T += values^T writes.
       if constexpr (kInFp16) {
-        uint32_t k[4];
-        ldmatrix_trans(k, packet.k_high[0] + matrix + n * 4);
+        uint32_t write[4];
+        ldmatrix_trans(write, packet.write_high[0] + matrix + n * 4);
 #pragma unroll
         for (int tile = 0; tile < kTiles; ++tile) {
-          mma_m16n8k16_fp16(S_[tile][n], v[tile].a[0], {k[0], k[1]}, S_[tile][n]);
-          mma_m16n8k16_fp16(S_[tile][n + 1], v[tile].a[0], {k[2], k[3]}, S_[tile][n + 1]);
+          mma_m16n8k16_fp16(S_[tile][n], v[tile].a[0], {write[0], write[1]}, S_[tile][n]);
+          mma_m16n8k16_fp16(S_[tile][n + 1], v[tile].a[0], {write[2], write[3]}, S_[tile][n + 1]);
         }
       } else {
 #pragma unroll
-        for (int k_part = 0; k_part < 2; ++k_part) {
-          uint32_t k[4];
-          load_keys(k, packet, n, matrix, k_part);
+        for (int part = 0; part < 2; ++part) {
+          uint32_t write[4];
+          load_writes(write, packet, n, matrix, part);
 #pragma unroll
-          for (int part = 0; part < (k_part == 0 ? kValueParts : 1); ++part) {
+          for (int term = 0; term < (part == 0 ? kTerms : 1); ++term) {
 #pragma unroll
             for (int tile = 0; tile < kTiles; ++tile) {
-              mma_m16n8k16(S_[tile][n], v[tile].a[part], {k[0], k[1]}, S_[tile][n]);
-              mma_m16n8k16(S_[tile][n + 1], v[tile].a[part], {k[2], k[3]}, S_[tile][n + 1]);
+              mma_m16n8k16(S_[tile][n], v[tile].a[term], {write[0], write[1]}, S_[tile][n]);
+              mma_m16n8k16(S_[tile][n + 1], v[tile].a[term], {write[2], write[3]}, S_[tile][n + 1]);
             }
           }
         }
@@ -210,16 +219,16 @@ class StateWarp {
   }
   // [/doc:take]
 
-  // [doc:load_keys]
-  // 16 columns of k, from 8 n of the warp's on, as the sum of two bf16: the first of them, or the
+  // [doc:load_writes]
+  // 16 columns of writes, from 8 n of the warp's on, as the sum of two bf16: the first of them, or the
   // second. Every fp16 is such a sum.
-  __device__ __forceinline__ void load_keys(uint32_t (&k)[4], const Packet<Tiling>& packet, int n,
-                                            int matrix, int k_part) const {
+  __device__ __forceinline__ void load_writes(uint32_t (&write)[4], const Packet<Tiling>& packet,
+                                              int n, int matrix, int part) const {
     bool in_fp16 = false;
     if constexpr (Tiling::kFp16) in_fp16 = packet.in_fp16[(part_ * kE + n * 8) / Tiling::kSlab];
-    load_bf16_part(k, packet.k_high[0], packet.k_low[0], matrix + n * 4, in_fp16, k_part);
+    load_bf16_part(write, packet.write_high[0], packet.write_low[0], matrix + n * 4, in_fp16, part);
   }
-  // [/doc:load_keys]
+  // [/doc:load_writes]
 
   // [doc:share_outputs]
   // Two warps with the same columns and half of E each: each adds up half of the outputs.
@@ -258,7 +267,7 @@ class StateWarp {
 
   // Where the lane's outputs of the sub-chunk go that begins with row0.
   __device__ __forceinline__ T* output_rows(int row0) const {
-    return block_.x.o.row(block_.b, block_.h, row0 + lane_ / 4) + o_m0_ + lane_ % 4 * 2;
+    return block_.x.output.row(block_.b, block_.h, row0 + lane_ / 4) + o_m0_ + lane_ % 4 * 2;
   }
 
   __device__ __forceinline__ void store_whole(const float (&o)[kOutputHalves][4]) {
@@ -268,13 +277,13 @@ class StateWarp {
       for (int half = 0; half < kOutputHalves; ++half) {
         store_pair(o_rows_ + half * 8, o[half][2 * i], o[half][2 * i + 1]);
       }
-      o_rows_ += 8 * block_.x.o.stride_l;
+      o_rows_ += 8 * block_.x.output.stride_l;
     }
   }
 
   __device__ __forceinline__ void store_some(const float (&o)[kOutputHalves][4], int row0,
                                              bool accumulate) {
-    const TensorView<T>& target = block_.x.o;
+    const TensorView<T>& target = block_.x.output;
     const int m = o_m0_ + lane_ % 4 * 2;
 #pragma unroll
     for (int half = 0; half < kOutputHalves; ++half) {
@@ -289,8 +298,8 @@ class StateWarp {
     o_rows_ += kSubChunk * target.stride_l;
   }
 
-  // Calls visit(S, x) for each element of the state that the lane holds and the tensor has; x is its
-  // place there.
+  // Calls visit(S, x, i) for each element of the state that the lane holds and the tensor has, in the
+  // i-th of the lane's rows; x is its place there.
   template <class U, class Visit>
   __device__ __forceinline__ void visit_state(const TensorView<U>& state, Visit&& visit) {
     const int e0 = part_ * kE + lane_ % 4 * 2, m0 = m0_ + lane_ / 4;
@@ -303,7 +312,7 @@ class StateWarp {
 #pragma unroll
         for (int half = 0; half < kHalves; ++half) {
           if (n * 8 + i < E && half * 8 < M)
-            visit(S_[half / 2][n][half % 2 * 2 + i], row[half * 8]);
+            visit(S_[half / 2][n][half % 2 * 2 + i], row[half * 8], 2 * n + i);
         }
         row += (i == 0 ? 1 : 7) * state.stride_l;
       }
@@ -311,60 +320,69 @@ class StateWarp {
   }
 
   // [doc:load_state]
-  // The state before the block's segment: the initial state, through the segments before; or what
-  // is left of these, where they are so long that it is forgotten.
+  // The state before the block's segment: what each segment before has added, as far as anything is
+  // left of it, and likewise the initial state. Backwards: of the latest all is left, and with strong
+  // decays nothing of the others.
   __device__ __forceinline__ void load_state() {
-    if (block_.segment > 0) grid_dependency_wait();  // what the segments add is written
-    const int first = first_remembered();
+    const Segments& segments = block_.segments;
     const auto& initial = block_.x.initial_state;
-    if (first == 0 && initial.data != nullptr) {
-      visit_state(initial, [](float& S, float x) { S = x; });
+    if (block_.segment == 0) {
+      if (initial.data != nullptr) visit_state(initial, [](float& S, float x, int) { S = x; });
+      return;
     }
+    grid_dependency_wait();  // what the segments add is written
+    // What is left of rows lane_, lane_ + 32, ... of an earlier state: 2^left.
+    float left[kE / kWarp] = {};
+    bool some_left = true;
 #pragma unroll 1
-    for (int segment = first; segment < block_.segment; ++segment) {
-      const float* log_decay = block_.segments.log_decay_of(block_.head(), segment) + part_ * kE;
+    for (int segment = block_.segment - 1; segment >= 0 && some_left; --segment) {
+      const float* log_decay = segments.log_decay_of(block_.head(), segment) + part_ * kE + lane_;
+      float more[kE / kWarp];
+#pragma unroll
+      for (int i = 0; i < kE / kWarp; ++i) more[i] = log_decay[i * kWarp];
 #pragma unroll
       for (int n = 0; n < kE / 8; ++n) {
         // So many loads are on their way together: there are no registers for all.
-        if (n % 4 == 0 && part_ * kE + n * 8 >= block_.x.k.D) break;
-        const float2 log_d = load_pair(log_decay + n * 8 + lane_ % 4 * 2);
-        const float2 d = {exp2_approx(log_d.x), exp2_approx(log_d.y)};
+        if (n % 4 == 0 && part_ * kE + n * 8 >= block_.x.write.D) break;
+        const float d0 = left_of(left, 2 * n), d1 = left_of(left, 2 * n + 1);
 #pragma unroll
         for (int tile = 0; tile < kTiles; ++tile) {
-          const float4 added = block_.segments.added_at(block_.head(), segment, m0_ / 16 + tile,
-                                                        part_ * (kE / 8) + n, lane_);
+          const float4 added = segments.added_at(block_.head(), segment, m0_ / 16 + tile,
+                                                 part_ * (kE / 8) + n, lane_);
           float(&S)[4] = S_[tile][n];
-          S[0] = S[0] * d.x + added.x;
-          S[1] = S[1] * d.y + added.y;
-          S[2] = S[2] * d.x + added.z;
-          S[3] = S[3] * d.y + added.w;
+          S[0] += d0 * added.x;
+          S[1] += d1 * added.y;
+          S[2] += d0 * added.z;
+          S[3] += d1 * added.w;
         }
       }
+      some_left = false;
+#pragma unroll
+      for (int i = 0; i < kE / kWarp; ++i) {
+        left[i] += more[i];
+        some_left = some_left || exp2_approx(left[i]) > 0;
+      }
+      some_left = __any_sync(kFullWarp, some_left);
     }
+    if (!some_left || initial.data == nullptr) return;
+    // (Not inside the visit: a shuffle takes the whole warp.)
+    float d[kE / 4];
+#pragma unroll
+    for (int i = 0; i < kE / 4; ++i) d[i] = left_of(left, i);
+    visit_state(initial, [&](float& S, float x, int i) { S += d[i] * x; });
   }
 
-  // The latest segment before the block's from which on every column decays to nothing; else 0.
-  __device__ __forceinline__ int first_remembered() const {
-    float log_decay[Tiling::kE / kWarp] = {};
-    int segment = block_.segment - 1;
-    for (; segment > 0; --segment) {
-      const float* of_segment = block_.segments.log_decay_of(block_.head(), segment);
-      bool forgotten = true;
-#pragma unroll
-      for (int i = 0; i < Tiling::kE / kWarp; ++i) {
-        log_decay[i] += of_segment[i * kWarp + lane_];
-        forgotten = forgotten && exp2_approx(log_decay[i]) == 0;
-      }
-      if (__all_sync(kFullWarp, forgotten)) break;
-    }
-    return segment > 0 ? segment : 0;
+  // Of the lane's i-th row of the state: 0 and 1 are its rows of the first eight.
+  static __device__ __forceinline__ float left_of(const float (&left)[kE / kWarp], int i) {
+    const int from = i / 2 % 4 * 8 + threadIdx.x % 4 * 2 + i % 2;
+    return exp2_approx(__shfl_sync(kFullWarp, left[i / 8], from));
   }
   // [/doc:load_state]
 
   __device__ __forceinline__ void store_state() {
     const auto& final = block_.x.final_state;
-    if (final.data == nullptr || block_.end < block_.x.k.L) return;
-    visit_state(final, [](float S, float& x) { x = S; });
+    if (final.data == nullptr || block_.end < block_.x.write.L) return;
+    visit_state(final, [](float S, float& x, int) { x = S; });
   }
 
   const Block<Tiling>& block_;
@@ -376,4 +394,4 @@ class StateWarp {
   float S_[kTiles][kE / 8][4] = {};
 };
 
-}  // namespace attn::chunked_gla
+}  // namespace attn::chunked

@@ -1,0 +1,116 @@
+// How gates become packets of the engine (common/chunked/preparing_warp.cuh): a row reads the state
+// after its own gate, and its own write. So reads and writes stand at one sum.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "common/chunked/preparing_warp.cuh"
+#include "common/pairs.cuh"
+#include "common/ptx/ldmatrix.cuh"
+#include "common/ptx/mma.cuh"
+#include "common/swizzled_rows.cuh"
+#include "common/warp.cuh"
+
+namespace attn::chunked_gla {
+
+// [doc:centred_gates]
+struct InclusiveDecay {
+  static constexpr bool kExclusive = false;
+
+  // Sums of the 16 gates of each column, as products of fixed matrices and the gates: of rows `row`
+  // and row + 8 of two such matrices,
+  //   centred = c_i - h, which takes half of each gate after the first, - from row i on;
+  //   edges = h, in rows 0 to 7, and h + g_0, in rows 8 to 15.
+  template <int kTiles>
+  struct Sums {
+    float centred[kTiles][4], edges[kTiles][4];
+
+    __device__ __forceinline__ float read(int n, int i) const { return centred[n][i]; }
+    __device__ __forceinline__ float write(int n, int i) const { return centred[n][i]; }
+    __device__ __forceinline__ float begin(int n, int j) const { return edges[n][2 + j]; }
+    __device__ __forceinline__ float end(int n, int j) const { return edges[n][j]; }
+    // h is half of what all gates after the first sum up to. A NaN, from an infinite gate, is no mild
+    // one either.
+    __device__ __forceinline__ bool mild() const {
+      bool mild = true;
+#pragma unroll
+      for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+        for (int j = 0; j < 2; ++j) mild = mild && edges[n][j] >= -chunked::kMildest;
+      }
+      return mild;
+    }
+  };
+
+  template <int kTiles, int kWidth>
+  static __device__ __forceinline__ Sums<kTiles> sums(
+      const SwizzledRows<const __nv_bfloat16, kWidth>& gates) {
+    const int lane = threadIdx.x % kWarp;
+    const int row = lane / 4, pair = lane % 4 * 2;
+    uint32_t centred[4], edge[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int r = row + i % 2 * 8, j = pair + i / 2 * 8;
+      centred[i] = pack_high(centred_weight(r, j), centred_weight(r, j + 1));
+      edge[i] = pack_high(edge_weight(r, j), edge_weight(r, j + 1));
+    }
+    Sums<kTiles> sums;
+#pragma unroll
+    for (int n = 0; n < kTiles; n += 2) {
+      uint32_t g[4];
+      ldmatrix_trans(g, gates.at(lane % 16, lane / 16 * 8 + n * 8));
+      const float zero[4] = {};
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        mma_m16n8k16(sums.centred[n + i], centred, {g[2 * i], g[2 * i + 1]}, zero);
+        mma_m16n8k16(sums.edges[n + i], edge, {g[2 * i], g[2 * i + 1]}, zero);
+      }
+    }
+    return sums;
+  }
+
+  // The same of float gates: here each gate is the sum of two tf32.
+  template <int kTiles, int kWidth>
+  static __device__ __forceinline__ Sums<kTiles> sums(
+      const SwizzledRows<const float, kWidth>& gates) {
+    const int lane = threadIdx.x % kWarp;
+    const int group = lane / 4, column = lane % 4;
+    Sums<kTiles> sums = {};
+#pragma unroll
+    for (int step = 0; step < 2; ++step) {
+      const int j = step * 8 + column;
+      uint32_t centred[4], edge[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        centred[i] = __float_as_uint(centred_weight(group + i % 2 * 8, j + i / 2 * 4));
+        edge[i] = __float_as_uint(edge_weight(group + i % 2 * 8, j + i / 2 * 4));
+      }
+#pragma unroll
+      for (int n = 0; n < kTiles; ++n) {
+        uint32_t high[2], low[2];
+#pragma unroll
+        for (int i = 0; i < 2; ++i)
+          split_tf32(*gates.at(j + i * 4, n * 8 + group), high[i], low[i]);
+        mma_m16n8k8_tf32(sums.centred[n], centred, high, sums.centred[n]);
+        mma_m16n8k8_tf32(sums.centred[n], centred, low, sums.centred[n]);
+        mma_m16n8k8_tf32(sums.edges[n], edge, high, sums.edges[n]);
+        mma_m16n8k8_tf32(sums.edges[n], edge, low, sums.edges[n]);
+      }
+    }
+    return sums;
+  }
+
+ private:
+  static __device__ __forceinline__ float centred_weight(int i, int j) {
+    return j == 0 ? 0.0f : j <= i ? 0.5f : -0.5f;
+  }
+  static __device__ __forceinline__ float edge_weight(int i, int j) {
+    return j > 0 ? 0.5f : i < 8 ? 0.0f : 1.0f;
+  }
+};
+// [/doc:centred_gates]
+
+}  // namespace attn::chunked_gla
