@@ -6,11 +6,11 @@
 namespace attn::reference {
 
 // `product` takes views of q, k, v (const T) and o (T), named as causal_product_operator() names
-// them.
+// them, but for the queries where they have another name.
 template <class T = float, class Product>
-auto causal_product_runner(Product product) {
-  return [product](const driver::Tensors& t) {
-    product(t.view<const T>("q"), t.view<const T>("k"), t.view<const T>("v"), t.view<T>("o"));
+auto causal_product_runner(Product product, const char* queries = "q") {
+  return [product, queries](const driver::Tensors& t) {
+    product(t.view<const T>(queries), t.view<const T>("k"), t.view<const T>("v"), t.view<T>("o"));
   };
 }
 

@@ -16,10 +16,8 @@ using driver::Kernel;
 using CausalProduct = void(TensorView<const float> q, TensorView<const float> k,
                            TensorView<const float> v, TensorView<float> o);
 
-Kernel kernel(std::string name, std::string baseline, CausalProduct* function,
-              std::function<Cost(const Shape&)> cost) {
-  return {std::move(name), Dtype::f32, reference::causal_product_runner(function), std::move(cost),
-          std::move(baseline)};
+Kernel kernel(std::string name, CausalProduct* function, std::function<Cost(const Shape&)> cost) {
+  return {std::move(name), Dtype::f32, reference::causal_product_runner(function), std::move(cost)};
 }
 
 void chunked(TensorView<const float> q, TensorView<const float> k, TensorView<const float> v,
@@ -46,9 +44,9 @@ int main(int argc, char** argv) {
   stage.idea = "the recurrence on a CPU: one core, all cores, then chunks of small matrix products";
   stage.op = op;
   stage.kernels = {
-      kernel("scalar", "", cpu::causal_product_scalar, recurrence_cost),
-      kernel("openmp", "scalar", cpu::causal_product_openmp, recurrence_cost),
-      kernel("chunked", "openmp", chunked, chunked_cost),
+      kernel("scalar", cpu::causal_product_scalar, recurrence_cost),
+      kernel("openmp", cpu::causal_product_openmp, recurrence_cost),
+      kernel("chunked", chunked, chunked_cost),
   };
   stage.default_shape = {4, 4, 1024, 64, 64};
   stage.on_host = true;

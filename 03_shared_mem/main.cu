@@ -11,7 +11,7 @@ int main(int argc, char** argv) {
               "the state in shared memory, its rows shared out over blocks, joined by atomicAdd",
           .op = attn::reference::causal_product_operator(),
           .kernels = {attn::shared_mem::driver_kernel()},
-          .previous = {attn::naive::driver_kernel()},
+          .previous = {"02_naive_cuda", {attn::naive::driver_kernel()}},
       },
       argc, argv);
 }

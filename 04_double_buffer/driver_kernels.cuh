@@ -18,32 +18,35 @@ inline driver::Cost cost_of(const Shape& s, Dtype dtype, int multiply_adds) {
   return {2 * steps * (s.E + s.M) * bytes_of(dtype), 2 * steps * s.E * s.M * multiply_adds};
 }
 
+// `queries` is what the operator calls q.
 template <class T>
-driver::Kernel double_buffer_driver_kernel() {
+driver::Kernel double_buffer_driver_kernel(const char* queries) {
   return {
       .name = "double_buffer",
       .dtype = dtype_of<T>,
       .run = reference::causal_product_runner<T>(
-          [](auto q, auto k, auto v, auto o) { double_buffer_causal_product(q, k, v, o); }),
+          [](auto q, auto k, auto v, auto o) { double_buffer_causal_product(q, k, v, o); },
+          queries),
       // k v^T and q^T S.
       .cost = [](const Shape& s) { return cost_of(s, dtype_of<T>, 2); },
   };
 }
 
-inline driver::Kernel low_occupancy_driver_kernel() {
+inline driver::Kernel low_occupancy_driver_kernel(const char* queries) {
   return {
       .name = "low_occupancy",
       .dtype = Dtype::f32,
       .run = reference::causal_product_runner(
-          [](auto q, auto k, auto v, auto o) { low_occupancy_causal_product(q, k, v, o); }),
+          [](auto q, auto k, auto v, auto o) { low_occupancy_causal_product(q, k, v, o); },
+          queries),
       // k v^T twice: for the sums, and on the walk.
       .cost = [](const Shape& s) { return cost_of(s, Dtype::f32, 3); },
   };
 }
 
-inline std::vector<driver::Kernel> driver_kernels() {
-  return {double_buffer_driver_kernel<float>(), low_occupancy_driver_kernel(),
-          double_buffer_driver_kernel<__nv_bfloat16>()};
+inline std::vector<driver::Kernel> driver_kernels(const char* queries = "q") {
+  return {double_buffer_driver_kernel<float>(queries), low_occupancy_driver_kernel(queries),
+          double_buffer_driver_kernel<__nv_bfloat16>(queries)};
 }
 
 inline std::string picked_kernel(const Shape& s, Dtype dtype) {

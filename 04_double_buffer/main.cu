@@ -11,7 +11,7 @@ int main(int argc, char** argv) {
           .idea = "the state in registers, the inputs double-buffered; few heads: a prefix sum",
           .op = attn::reference::causal_product_operator(),
           .kernels = attn::double_buffer::driver_kernels(),
-          .previous = {attn::shared_mem::driver_kernel()},
+          .previous = {"03_shared_mem", {attn::shared_mem::driver_kernel()}},
           .pick = attn::double_buffer::picked_kernel,
           .checks = attn::double_buffer::checks(),
       },

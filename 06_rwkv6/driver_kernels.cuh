@@ -30,7 +30,7 @@ Rwkv6Operands<T> rwkv6_operands(const driver::Tensors& t) {
   };
 }
 
-// What the driver needs to know of one kernel, for tensors of type T. Its speedup is over step 0.
+// What the driver needs to know of one kernel, for tensors of type T.
 template <class T>
 driver::Kernel driver_kernel(std::string name, void (*rwkv6)(const Rwkv6Operands<T>&, cudaStream_t),
                              driver::Cost (*cost)(const Shape&, Dtype),

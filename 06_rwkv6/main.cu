@@ -2,7 +2,8 @@
 #include <vector>
 
 #include "01_cpu_reference/operators.hpp"
-#include "05_chunked_gla/step4_engine.cuh"
+#include "04_double_buffer/driver_kernels.cuh"
+#include "05_chunked_gla/gla.cuh"
 #include "06_rwkv6/driver_kernels.cuh"
 #include "common/driver/driver.hpp"
 
@@ -10,17 +11,17 @@ namespace {
 
 using namespace attn;
 
-// Stage 05's fused kernel, to be timed beside this stage's.
+// The kernel that stage 05 picks, to be timed beside this stage's.
 template <class T>
-driver::Kernel gla_engine_kernel(const driver::Operator& gla) {
+driver::Kernel gla_kernel(const driver::Operator& gla) {
   return {
-      .name = "05_chunked_gla (engine)",
+      .name = "05_chunked_gla",
       .dtype = dtype_of<T>,
       .run =
           [](const driver::Tensors& t) {
-            chunked_gla::engine_gla<T>({t.view<const T>("q"), t.view<const T>("k"),
-                                        t.view<const T>("v"), t.view<const T>("g"), t.view<T>("o"),
-                                        t.scale()});
+            chunked_gla::gated_linear_attention<T>({t.view<const T>("q"), t.view<const T>("k"),
+                                                    t.view<const T>("v"), t.view<const T>("g"),
+                                                    t.view<T>("o"), t.scale()});
           },
       .cost = [gla](const Shape& s) { return driver::least_cost(gla, s, dtype_of<T>); },
       .tolerance = tensor_core_tolerance(dtype_of<T>),
@@ -31,7 +32,16 @@ driver::Kernel gla_engine_kernel(const driver::Operator& gla) {
 driver::Variant on(const reference::Gates& gates) {
   const driver::Operator gla = reference::gla_operator(gates);
   return {.op = reference::rwkv6_operator(gates),
-          .others = {{gla, {gla_engine_kernel<float>(gla), gla_engine_kernel<__nv_bfloat16>(gla)}}}};
+          .others = {{gla, {gla_kernel<float>(gla), gla_kernel<__nv_bfloat16>(gla)}}}};
+}
+
+// Without decays it is the causal product, and the kernel that stage 04 picks can be timed beside
+// this stage's.
+driver::Variant without_decays() {
+  driver::Variant variant = on(reference::kNoGates);
+  variant.previous = {"04_double_buffer", double_buffer::driver_kernels("r"),
+                      double_buffer::picked_kernel};
+  return variant;
 }
 
 }  // namespace
@@ -46,7 +56,7 @@ int main(int argc, char** argv) {
           .kernels = rwkv6::driver_kernels(),
           .others = by_default.others,
           .variants = {on(reference::kMildGates), on(reference::kStrongGates),
-                       on(reference::kResettingGates), on(reference::kNoGates)},
+                       on(reference::kResettingGates), without_decays()},
           .pick = rwkv6::picked_kernel,
           .checks = rwkv6::checks(),
           .default_shape = {8, 32, 4096, 64, 64},

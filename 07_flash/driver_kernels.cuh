@@ -21,8 +21,8 @@ using CostModel = driver::Cost (*)(const Shape&, Dtype, double seen);
 
 // What the driver needs to know of one kernel, for tensors of type T.
 template <class T>
-driver::Kernel driver_kernel(std::string name, std::string baseline, Attention<T>* attention,
-                             CostModel cost, double bound) {
+driver::Kernel driver_kernel(std::string name, Attention<T>* attention, CostModel cost,
+                             double bound) {
   return {
       .name = std::move(name),
       .dtype = dtype_of<T>,
@@ -38,7 +38,6 @@ driver::Kernel driver_kernel(std::string name, std::string baseline, Attention<T
                       0);
           },
       .cost = [cost](const Shape& s) { return cost(s, dtype_of<T>, 1); },
-      .baseline = std::move(baseline),
       .tolerance = bound,
       .causal_cost = [cost](const Shape& s) { return cost(s, dtype_of<T>, 0.5); },
   };
@@ -74,11 +73,10 @@ template <class T>
 std::vector<driver::Kernel> fp32_kernels() {
   const double bound = tolerance(dtype_of<T>);
   return {
-      driver_kernel<T>("three_passes", "", three_passes_attention, three_passes_cost, bound),
-      driver_kernel<T>("tiled", "three_passes", tiled_attention, three_passes_cost, bound),
-      driver_kernel<T>("product_softmax", "tiled", product_softmax_attention, product_softmax_cost,
-                       bound),
-      driver_kernel<T>("flash", "product_softmax", flash_attention, flash_cost, bound),
+      driver_kernel<T>("three_passes", three_passes_attention, three_passes_cost, bound),
+      driver_kernel<T>("tiled", tiled_attention, three_passes_cost, bound),
+      driver_kernel<T>("product_softmax", product_softmax_attention, product_softmax_cost, bound),
+      driver_kernel<T>("flash", flash_attention, flash_cost, bound),
   };
 }
 
@@ -91,10 +89,10 @@ inline std::string why_not_hopper() {
 inline std::vector<driver::Kernel> driver_kernels() {
   std::vector<driver::Kernel> kernels = fp32_kernels<float>();
   for (auto& kernel : fp32_kernels<__nv_bfloat16>()) kernels.push_back(std::move(kernel));
-  kernels.push_back(driver_kernel<__nv_bfloat16>("tensor_cores", "flash", tensor_cores_attention,
+  kernels.push_back(driver_kernel<__nv_bfloat16>("tensor_cores", tensor_cores_attention,
                                                  tensor_core_cost, kBf16ProductTolerance));
-  driver::Kernel hopper = driver_kernel<__nv_bfloat16>("hopper", "tensor_cores", hopper_attention,
-                                                       tensor_core_cost, kBf16ProductTolerance);
+  driver::Kernel hopper = driver_kernel<__nv_bfloat16>("hopper", hopper_attention, tensor_core_cost,
+                                                       kBf16ProductTolerance);
   hopper.why_not = why_not_hopper;
   kernels.push_back(std::move(hopper));
   return kernels;

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Draws the charts of results files, as SVG and PNG.
 
-    speedup       the ladder: every kernel at one shape, how many times faster than the first stage
+    speedup       the ladder: every kernel at one shape, how many times faster than the first, and
+                  beside each bar how many times faster than the one before
     length        time against sequence length L, both logarithmic, with the slope of each line
     crossover     the same for linear and softmax attention in one chart, with the lengths at which
                   they take the same time
@@ -35,6 +36,8 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLo
 # Okabe and Ito's colours, which colour-blind readers can tell apart, the bright yellow left out.
 COLOURS = ["#999999", "#56b4e9", "#0072b2", "#e69f00", "#d55e00", "#009e73", "#cc79a7", "#000000"]
 MARKERS = ["o", "s", "^", "D", "v", "P", "X", "*"]
+# Of a column beside an axis, in parts of the axis' length.
+COLUMN_END = 1.23
 INK = "#222222"
 FAINT = "#666666"
 GRID = "#dddddd"
@@ -64,12 +67,11 @@ def kernel_label(kernel):
     return kernel.replace("_", " ")
 
 
-def bar_label(result, everything):
+def bar_label(result):
     """Number of the stage and name of the kernel: '04 double buffer'."""
-    stage = results_module.home_stage(result.kernel, everything)
-    if result.kernel == stage:
-        return kernel_label(stage)
-    home = results_module.PEERS.get(stage, stage[:2])
+    if result.kernel == result.home:
+        return kernel_label(result.home)
+    home = results_module.PEERS.get(result.home, result.home[:2])
     return f"{home} {kernel_label(result.kernel)}"
 
 
@@ -135,6 +137,34 @@ def log_ticks(low, high):
     return ticks if len(ticks) <= 9 else [tick for tick in ticks if f"{tick:e}".startswith("1")]
 
 
+def over_before(result, above):
+    """As beside a bar; names the rung before where it is not the bar above."""
+    if not result.rung_before:
+        return f"{kernel_label(result.not_timed)}\nnot timed" if result.not_timed else ""
+    in_bar_above = above and above.rung == result.rung_before.rung
+    name = "" if in_bar_above else f"\n({kernel_label(result.rung_before.kernel)})"
+    return times(result.over_before) + name
+
+
+def column_over_before(axes, places, rungs):
+    """To the right of the bars."""
+    texts = [over_before(rung, above) for rung, above in zip(rungs, [None, *rungs])]
+    if not any(texts):
+        return
+    look = {"ha": "right", "fontsize": 9, "xycoords": ("axes fraction", "data")}
+    for place, text in zip(places, texts):
+        axes.annotate(text, (COLUMN_END, place), va="center", **look)
+    axes.annotate(
+        "over the\none before",
+        (COLUMN_END, places[0] + 0.5),
+        (0, 3),
+        textcoords="offset points",
+        va="bottom",
+        color=FAINT,
+        **look,
+    )
+
+
 def draw_speedup(results, shape):
     """The ladder at one shape. Bars, on a logarithmic axis: equal steps are equal factors."""
     rungs = results_module.ladder([result for result in results if result.shape == shape])
@@ -147,18 +177,18 @@ def draw_speedup(results, shape):
     right = max(speedups + ([limit] if limit else [])) * 1.25
     figure, axes = plt.subplots(figsize=(9, 2.1 + 0.52 * len(rungs)), layout="none")
     height = figure.get_size_inches()[1]
-    figure.subplots_adjust(left=0.235, right=0.97, top=1 - 1.0 / height, bottom=0.72 / height)
+    figure.subplots_adjust(left=0.235, right=0.84, top=1 - 1.0 / height, bottom=0.72 / height)
     axes.set_xscale("log")
     # Room for the label of the longest bar, in parts of the axis' length.
     span = math.log(right / left)
     longest = math.log(max(speedups) / left) / span
-    if longest + 0.22 > 1:
-        right = left * math.exp(span * (longest + 0.22))
+    if longest + 0.27 > 1:
+        right = left * math.exp(span * (longest + 0.27))
     axes.set_xlim(left, right)
 
     places = list(range(len(rungs)))[::-1]
     # A colour for each stage; for each kernel, where they are all of one.
-    groups = [results_module.home_stage(rung.kernel, results) for rung in rungs]
+    groups = [rung.home for rung in rungs]
     if len(set(groups)) == 1:
         groups = [rung.kernel for rung in rungs]
     order = list(dict.fromkeys(groups))
@@ -198,7 +228,8 @@ def draw_speedup(results, shape):
             color=FAINT,
         )
 
-    axes.set_yticks(places, [bar_label(rung, results) for rung in rungs])
+    column_over_before(axes, places, rungs)
+    axes.set_yticks(places, [bar_label(rung) for rung in rungs])
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
     axes.set_ylim(-0.5, len(rungs) - 0.5)
@@ -207,7 +238,7 @@ def draw_speedup(results, shape):
     axes.xaxis.set_minor_locator(NullLocator())
     axes.grid(axis="x", color=GRID, linewidth=0.8)
     axes.set_axisbelow(True)
-    axes.set_xlabel(f"times faster than {bar_label(base, results)} (logarithmic)")
+    axes.set_xlabel(f"times faster than {bar_label(base)} (logarithmic)")
     titles(
         figure,
         f"{base.workload_text}, {dtype_text(base.dtype)}, {shape_text(shape)}",
@@ -229,16 +260,16 @@ def slope(points):
 def sweeps(results):
     """The results that differ in L only, of 3 lengths at least.
 
-    {(B, H, E, M): {kernel: {L: result}}}
+    {(B, H, E, M): {rung: {L: result}}}
     """
     groups = {}
     for result in results:
         key = (result.shape.B, result.shape.H, result.shape.E, result.shape.M)
-        at_lengths = groups.setdefault(key, {}).setdefault(result.kernel, {})
+        at_lengths = groups.setdefault(key, {}).setdefault(result.rung, {})
         at_lengths[result.shape.L] = result  # measured again: the last counts
     long_enough = {}
     for key, kernels in groups.items():
-        kernels = {kernel: points for kernel, points in kernels.items() if len(points) >= 3}
+        kernels = {rung: points for rung, points in kernels.items() if len(points) >= 3}
         if kernels:
             long_enough[key] = kernels
     return long_enough
@@ -336,19 +367,18 @@ def draw_crossover(lines):
     return figure
 
 
-def draw_length(kernels, results):
+def draw_length(kernels):
     """Time against L for the kernels of one sweep."""
     figure, axes = plt.subplots(figsize=(9, 5.6), layout="none")
     figure.subplots_adjust(left=0.1, right=0.97, top=1 - 1.0 / 5.6, bottom=0.7 / 5.6)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     everything = [result for points in kernels.values() for result in points.values()]
-    order = sorted(kernels, key=lambda kernel: results_module.home_stage(kernel, results))
     labelled = []
-    for i, kernel in enumerate(order):
-        points = [(length, kernels[kernel][length].median_ms) for length in sorted(kernels[kernel])]
+    for i, rung in enumerate(sorted(kernels, key=lambda rung: rung[0])):
+        points = [(length, kernels[rung][length].median_ms) for length in sorted(kernels[rung])]
         fitted = slope(points)
-        label = bar_label(next(iter(kernels[kernel].values())), results)
+        label = bar_label(next(iter(kernels[rung].values())))
         print(f"{label}: time ~ L^{fitted:.3f} from L = {points[0][0]} to {points[-1][0]}")
         axes.plot(
             [x for x, _ in points],
@@ -446,7 +476,7 @@ def draw_group(results, shapes, out, prefix):
     found = sweeps(results)
     if found:
         longest = max(found.values(), key=lambda kernels: max(map(max, kernels.values())))
-        save(draw_length(longest, results), out, f"{prefix}length")
+        save(draw_length(longest), out, f"{prefix}length")
     else:
         print(f"no {prefix}length chart: no kernel was timed at three lengths")
 

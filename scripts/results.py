@@ -11,8 +11,7 @@ import math
 import os
 import re
 import sys
-
-SCHEMA = 1
+import typing
 
 
 class ResultsError(Exception):
@@ -38,15 +37,26 @@ CAUSAL_PRODUCT = "causal product"
 PEERS = {"PyTorch": "PyTorch", "flash-linear-attention": "FLA"}
 
 
+def _derived():
+    """A field that no file has: settle() fills it in."""
+    return dataclasses.field(default=None, repr=False, compare=False, metadata={"derived": True})
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Result:
     """A line of a results file. Older files lack what has a default."""
 
+    # In schema 1 the baseline was the first of the run, unless a kernel named another one. In schema
+    # 2 it is the rung before.
+    SCHEMAS: typing.ClassVar = (1, 2)
+
+    schema: int
     stage: str  # the stage whose driver timed it
     kernel: str
+    home: str = ""  # the stage that the kernel belongs to
     picked: bool
     baseline: str
-    speedup: float | None  # none where the baseline was not timed beside it
+    speedup: float | None  # over the baseline; none where that was not timed beside it
     operator: str
     inputs: str = ""  # what they were drawn from, where the stage has a choice
     shape: Shape
@@ -76,6 +86,34 @@ class Result:
     # Kernels of other operators that were timed beside it at the same shape: what names each, and its
     # median_ms. Not to be compared like for like.
     others: list | None = None
+    # Of the same run: the rung before, and the first of all; none for itself.
+    rung_before: "Result | None" = _derived()
+    rung_first: "Result | None" = _derived()
+
+    @property
+    def rung(self):
+        """What names a kernel: stages may give theirs the same names."""
+        return self.home, self.kernel
+
+    @property
+    def run(self):
+        """What the records of one process have in common that can be compared."""
+        inputs = self.operator, self.inputs, self.dtype, self.shape
+        return self.stage, self.device, self.commit, self.date, *inputs
+
+    @property
+    def over_before(self):
+        """How many times faster it is than the rung before; none where that was not timed beside it."""
+        return self.rung_before and self.rung_before.median_ms / self.median_ms
+
+    @property
+    def over_first(self):
+        return self.rung_first and self.rung_first.median_ms / self.median_ms
+
+    @property
+    def not_timed(self):
+        """The rung before, by name, where there is one that was not timed beside it."""
+        return self.baseline if self.schema > 1 and not self.rung_before else ""
 
     @property
     def on_host(self):
@@ -142,13 +180,17 @@ def parse_line(line, kind=Result):
         raise ValueError(f"not JSON ({error.msg} at column {error.colno})") from None
     if not isinstance(record, dict):
         raise ValueError("not a JSON object")
-    if record.get("schema") != SCHEMA:
+    schemas = getattr(kind, "SCHEMAS", (1,))
+    if record.get("schema") not in schemas:
+        readable = " or ".join(map(str, schemas))
         raise ValueError(
-            f"schema {json.dumps(record.get('schema'))}, but this script reads {SCHEMA}"
+            f"schema {json.dumps(record.get('schema'))}, but this script reads {readable}"
         )
 
     values = {}
     for field in dataclasses.fields(kind):
+        if field.metadata.get("derived"):
+            continue
         if field.name not in record:
             if field.default is not dataclasses.MISSING:
                 continue
@@ -206,39 +248,83 @@ def load_all(paths):
     """All records of several files, those of sweeps last, and without what is of record already."""
 
     def point(result):
-        return (result.device, result.stage, result.kernel, result.workload, result.dtype, result.shape)
+        return (result.device, result.stage, result.rung, result.workload, result.dtype, result.shape)
 
-    paths = list(paths)
-    of_record = [result for path in paths if not is_sweep(path) for result in load(path)]
-    points = {point(result) for result in of_record}
-    swept = [result for path in paths if is_sweep(path) for result in load(path)]
-    return of_record + [result for result in swept if point(result) not in points]
+    paths = sorted(paths, key=is_sweep)
+    of_files = [load(path) for path in paths]
+    of_record = sum(len(found) for path, found in zip(paths, of_files) if not is_sweep(path))
+    everything = settle([result for found in of_files for result in found])
+    points = {point(result) for result in everything[:of_record]}
+    return everything[:of_record] + [
+        result for result in everything[of_record:] if point(result) not in points
+    ]
 
 
-def home_stage(kernel, results):
-    """The stage a kernel belongs to; the next stage's driver times it too, beside its own."""
-    if re.match(r"\d\d_", kernel):
-        return kernel
-    return min(result.stage for result in results if result.kernel == kernel)
+def _home(result, lowest):
+    """Older files do not say it. There, names of a device's kernels were unique, and the next stage's
+    driver timed the kernel too, beside its own."""
+    if result.home or result.stage in PEERS:
+        return result.home or result.stage
+    if re.match(r"\d\d_", result.kernel):
+        return result.kernel
+    return lowest[result.device, result.kernel]
+
+
+def _rung_before(result, run):
+    """Of the results before it in its run. In schema 1 that is the one before it: no run left out
+    a rung between others."""
+    if result.schema == 1:
+        return run[-1] if run else None
+    return next((other for other in reversed(run) if other.kernel == result.baseline), None)
+
+
+def settle(results):
+    """The results, each with its kernel's stage and with what it is compared with.
+
+    The order of a run's records is the ladder's: the kernel of the stage before, then the stage's.
+    """
+    lowest = {}
+    for result in sorted(results, key=lambda result: result.stage):
+        lowest.setdefault((result.device, result.kernel), result.stage)
+    runs = {}
+    settled = []
+    for result in results:
+        result = dataclasses.replace(result, home=_home(result, lowest))
+        run = runs.setdefault(result.run, [])
+        if result.stage in PEERS or any(other.rung == result.rung for other in run):
+            run.clear()  # peers are rungs of no ladder; what comes twice was timed again
+        before = _rung_before(result, run)
+        first = run[0] if run else None
+        settled.append(dataclasses.replace(result, rung_before=before, rung_first=first))
+        run.append(settled[-1])
+    return settled
+
+
+def _places(results):
+    """{rung: its place}: by stage, then as in a run of its stage, of which the longest has most to
+    say."""
+    runs = {}
+    for result in results:
+        if result.home == result.stage:
+            runs.setdefault(result.run, []).append(result.rung)
+    rungs = [rung for run in sorted(runs.values(), key=len, reverse=True) for rung in run]
+    rungs += [result.rung for result in results]
+    in_order = sorted(dict.fromkeys(rungs), key=lambda rung: rung[0])
+    return {rung: place for place, rung in enumerate(in_order)}
 
 
 def ladder(results):
-    """One result per kernel, in the order the reader meets them: by stage, then as recorded.
+    """One result per kernel, in the order the reader meets them: by stage, then as in its run.
 
     Where a kernel was timed more than once, its own stage's run counts, and of those the last.
     """
     chosen = {}
     for result in results:
-        home = home_stage(result.kernel, results)
-        seen = chosen.get(result.kernel)
-        if seen is None or result.stage == home or seen.stage != home:
-            chosen[result.kernel] = result
-    by_date = sorted(results, key=lambda result: result.date)
-    recorded = list(dict.fromkeys(result.kernel for result in by_date))
-    return sorted(
-        chosen.values(),
-        key=lambda result: (home_stage(result.kernel, results), recorded.index(result.kernel)),
-    )
+        seen = chosen.get(result.rung)
+        if seen is None or result.stage == result.home or seen.stage != result.home:
+            chosen[result.rung] = result
+    places = _places(results)
+    return sorted(chosen.values(), key=lambda result: places[result.rung])
 
 
 def only_device(results):

@@ -23,17 +23,17 @@ import profiles
 import results as results_module
 import rewrite
 import work
-from results import ResultsError, home_stage
+from results import ResultsError
 
 COMMAND = "scripts/tables.py"
 MARKER = re.compile(r"<!-- (results|profile|work):(begin|end)(?: stage=(\S+))? -->")
 NOTHING = "No results are recorded yet."
 
 
-def kernel_name(result, everything):
+def kernel_name(result):
     """'`02_naive_cuda`', or with a stage of several kernels '`04_double_buffer`, low_occupancy'."""
-    stage = home_stage(result.kernel, everything)
-    return f"`{stage}`" if result.kernel == stage else f"`{stage}`, {result.kernel}"
+    home, kernel = result.rung
+    return f"`{home}`" if kernel == home else f"`{home}`, {kernel}"
 
 
 def figure(value):
@@ -49,16 +49,28 @@ def times(factor):
     return f"{factor:.2f}×" if factor < 10 else f"{factor:.0f}×"
 
 
-RATES = ["GB/s", "of copy", "TFLOP/s", "over its predecessor"]
+def over_before(result, above):
+    """The speedup over the rung before, which is named where it is not the row above."""
+    if not result.rung_before:
+        return f"{result.not_timed} not timed" if result.not_timed else ""
+    in_row_above = above and above.rung == result.rung_before.rung
+    return times(result.over_before) + ("" if in_row_above else f" ({result.rung_before.kernel})")
 
 
-def rates(result):
+RATES = ["GB/s", "of copy", "TFLOP/s", "over the one before"]
+
+
+def rates(result, above):
     return [
         figure(result.gb_per_s),
         percent(result.gb_per_s / result.copy_gb_per_s) if result.copy_gb_per_s else "",
         figure(result.tflop_per_s),
-        times(result.speedup) if result.speedup and result.baseline != result.kernel else "",
+        over_before(result, above),
     ]
+
+
+def with_row_above(rungs):
+    return zip(rungs, [None, *rungs])
 
 
 def provenance(results):
@@ -75,13 +87,13 @@ def at_shape(shape, results):
     return results_module.ladder([result for result in results if result.shape == shape])
 
 
-def overview(shapes, results, everything):
+def overview(shapes, results):
     """Every kernel at every shape: milliseconds."""
     rows = []
     for kernel in results_module.ladder(results):
-        row = [kernel_name(kernel, everything)]
+        row = [kernel_name(kernel)]
         for shape in shapes:
-            found = [r for r in at_shape(shape, results) if r.kernel == kernel.kernel]
+            found = [r for r in at_shape(shape, results) if r.rung == kernel.rung]
             row.append(figure(found[0].median_ms) if found else "")
         rows.append(row)
     return rewrite.table(["ms at B,H,L,E,M ="] + [str(shape) for shape in shapes], rows)
@@ -93,16 +105,16 @@ def ladder_section(results):
     rungs = at_shape(shapes[0], results)
     first = rungs[0]
     rows = [
-        [kernel_name(rung, results), figure(rung.median_ms), *rates(rung)]
+        [kernel_name(rung), figure(rung.median_ms), *rates(rung, above)]
         + [times(first.median_ms / rung.median_ms) if rung is not first else ""]
-        for rung in rungs
+        for rung, above in with_row_above(rungs)
     ]
     text = [
         f"{provenance(results)}, B,H,L,E,M = {shapes[0]}:",
         rewrite.table(["kernel", "ms", *RATES, "over the first"], rows),
     ]
     if len(shapes) > 1:
-        text.append(overview(shapes, results, results))
+        text.append(overview(shapes, results))
     return "\n\n".join(text)
 
 
@@ -141,21 +153,23 @@ def stage_section(results, peers, everything):
     rows = []
     for shape in detailed:
         rungs = at_shape(shape, results + peers)
-        own = [rung for rung in rungs if home_stage(rung.kernel, everything) == rung.stage]
-        for rung in rungs:
+        own = [rung for rung in rungs if rung.home == rung.stage]
+        for rung, above in with_row_above(rungs):
             picked = " (picked)" if rung.picked and len(own) > 1 else ""
             spread = f"{figure(rung.min_ms)} .. {figure(rung.max_ms)}"
             rows.append(
                 [
                     str(shape) if rung is rungs[0] else "",
-                    kernel_name(rung, everything) + picked,
+                    kernel_name(rung) + picked,
                     figure(rung.predicted_ms) if rung.predicted_ms else "",
                     figure(rung.median_ms),
                     spread,
-                    *rates(rung),
+                    *rates(rung, above),
+                    times(rung.over_first) if rung.over_first else "",
                 ]
             )
     header = ["B,H,L,E,M", "kernel", "predicted ms", "measured ms", "min .. max", *RATES]
+    header.append("over the first")
     one = results[-1]
     limits = f"copies at {one.copy_gb_per_s:.0f} GB/s (read and written)"
     if one.fma_tflop_per_s:
@@ -168,7 +182,7 @@ def stage_section(results, peers, everything):
     short = [shape for shape in shapes if shape not in detailed]
     if short:
         swept = [result for result in results if result.shape in short]
-        text.append(overview(short, swept, everything))
+        text.append(overview(short, swept))
     return "\n\n".join(text)
 
 

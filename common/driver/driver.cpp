@@ -7,6 +7,7 @@
 
 #include "common/driver/benchmark.hpp"
 #include "common/driver/environment.hpp"
+#include "common/driver/ladder.hpp"
 #include "common/driver/options.hpp"
 #include "common/driver/rates.hpp"
 #include "common/driver/report.hpp"
@@ -130,10 +131,7 @@ class Run {
   Dtype dtype() const { return selected_.front().dtype; }
 
   std::string picked_kernel(const Shape& shape) const {
-    if (stage_.pick) return stage_.pick(shape, dtype());
-    return std::find_if(stage_.kernels.rbegin(), stage_.kernels.rend(),
-                        [&](const Kernel& kernel) { return kernel.dtype == dtype(); })
-        ->name;
+    return picked(stage_.kernels, stage_.pick, shape, dtype())->name;
   }
 
   // Kernels on a GPU, and those of a host stage anywhere.
@@ -149,11 +147,13 @@ class Run {
   // The shapes to verify besides the grid. The default one is for timing: too large to emulate.
   std::vector<Shape> shapes_to_verify() const { return can_time() ? shapes() : options_.shapes; }
 
-  // The previous stage's kernel goes first: it is what the others are compared with.
-  std::vector<const Kernel*> timed_kernels() const {
+  const Previous& previous() const { return variants_.front().previous; }
+
+  // What the previous stage picks goes first: the stage's first kernel is compared with it.
+  std::vector<const Kernel*> kernels_to_time(const Shape& shape) const {
     std::vector<const Kernel*> kernels = selected_.front().kernels;
-    for (const Kernel& kernel : variants_.front().previous)
-      if (kernel.dtype == dtype()) kernels.insert(kernels.begin(), &kernel);
+    if (const Kernel* kernel = picked(previous().kernels, previous().pick, shape, dtype()))
+      kernels.insert(kernels.begin(), kernel);
     return kernels;
   }
 
@@ -171,7 +171,7 @@ class Run {
       if (plan_.selects(name)) jobs_.push_back({name, kernel, &op, shape});
     };
     for (const Shape& shape : shapes()) {
-      for (const Kernel* kernel : timed_kernels()) plan_job(kernel, op(), shape);
+      for (const Kernel* kernel : kernels_to_time(shape)) plan_job(kernel, op(), shape);
       for (const OtherOperator& other : others())
         for (const Kernel* kernel : kernels_of(other)) plan_job(kernel, other.op, shape);
     }
@@ -266,25 +266,25 @@ class Run {
     }
   }
 
-  // Those of `kernels` that --benchmark_filter does not leave out.
-  std::vector<const Kernel*> with_a_job(std::vector<const Kernel*> kernels) const {
-    std::erase_if(kernels, [&](const Kernel* kernel) {
-      return std::none_of(jobs_.begin(), jobs_.end(),
-                          [&](const BenchmarkJob& job) { return job.kernel == kernel; });
-    });
+  // The kernels of an operator with a job, each once.
+  std::vector<const Kernel*> timed_kernels(const Operator& op) const {
+    std::vector<const Kernel*> kernels;
+    for (const BenchmarkJob& job : jobs_)
+      if (job.op == &op && std::find(kernels.begin(), kernels.end(), job.kernel) == kernels.end())
+        kernels.push_back(job.kernel);
     return kernels;
   }
 
   // The shapes asked for, in both layouts; of what is to be timed, the previous stage's kernel too.
   void verify_shapes(const Selected& selected) {
-    const auto kernels = timed() ? with_a_job(timed_kernels()) : selected.kernels;
+    const auto kernels = timed() ? timed_kernels(op()) : selected.kernels;
     Plan plan;
     for (const Shape& shape : shapes_to_verify())
       for (Layout layout : {Layout::BHLD, Layout::BLHD}) plan.cases.push_back({shape, layout});
     if (!kernels.empty()) verify_plan(selected.verifiers.front(), selected.dtype, kernels, plan);
     if (timed() && selected.dtype == dtype()) {
       for (const OtherOperator& other : others()) {
-        const auto other_kernels = with_a_job(kernels_of(other));
+        const auto other_kernels = timed_kernels(other.op);
         if (other_kernels.empty()) continue;
         const Verifier verifier(other.op, dtype(), options_.seed, stage_.on_host);
         verify_plan(verifier, dtype(), other_kernels, plan);
@@ -314,14 +314,34 @@ class Run {
       const auto error = std::find_if(errors_.begin(), errors_.end(), [&](const Error& e) {
         return e.kernel == job.kernel && e.shape == job.shape;
       });
-      const bool picked = job.kernel->name == picked_kernel(job.shape);
-      rows.push_back({job.kernel, job.op, job.shape, picked, error->comparison, timings[i]});
+      const bool own = is_own(*job.kernel);
+      rows.push_back({
+          .kernel = job.kernel,
+          .stage = stage_of(job),
+          .op = job.op,
+          .shape = job.shape,
+          .picked = own && job.kernel->name == picked_kernel(job.shape),
+          .before = own ? rung_before(*job.kernel, stage_, previous(), job.shape) : nullptr,
+          .error = error->comparison,
+          .timing = timings[i],
+      });
     }
-    compare_with_baselines(rows, op());
-    print_table(stage_, op(), dtype(), rows, rates);
+    compare_rungs(rows, op());
+    print_table(op(), dtype(), rows, rates);
     if (options_.results.empty()) return;
     append_records(options_.results, make_records(stage_, op(), dtype(), rows, rates, environment));
     std::printf("recorded in %s\n", options_.results.c_str());
+  }
+
+  bool is_own(const Kernel& kernel) const {
+    return std::any_of(stage_.kernels.begin(), stage_.kernels.end(),
+                       [&](const Kernel& own) { return &own == &kernel; });
+  }
+
+  // The stage that a kernel belongs to; one of another operator is named with it.
+  std::string stage_of(const BenchmarkJob& job) const {
+    if (is_own(*job.kernel)) return stage_.name;
+    return job.op == &op() ? previous().stage : job.kernel->name;
   }
 
   struct Error {

@@ -38,12 +38,10 @@ std::optional<double> predicted_ms(const Row& row, const Rates& rates) {
   return 1e3 * seconds;
 }
 
-// The kernel as a sentence names it: a stage with several kernels says which.
-std::string subject(const Stage& stage, const Kernel& kernel) {
-  const bool own = std::any_of(stage.kernels.begin(), stage.kernels.end(),
-                               [&](const Kernel& k) { return k.name == kernel.name; });
-  if (!own || kernel.name == stage.name) return kernel.name;
-  return stage.name + " (" + kernel.name + ")";
+// The kernel as a sentence names it: of a stage with several kernels it says which.
+std::string subject(const Row& row) {
+  if (row.kernel->name == row.stage) return row.stage;
+  return row.stage + " (" + row.kernel->name + ")";
 }
 
 std::string ratio(double speedup) {
@@ -52,8 +50,7 @@ std::string ratio(double speedup) {
                       : format("%.3gx slower than", 1 / speedup);
 }
 
-void print_summary(const Stage& stage, const Operator& op, Dtype dtype,
-                   const std::vector<Row>& rows) {
+void print_summary(const Operator& op, Dtype dtype, const std::vector<Row>& rows) {
   // The kernel that a user of the stage gets; if it was not timed, the last that was.
   auto chosen = std::find_if(rows.begin(), rows.end(), [](const Row& row) { return row.picked; });
   if (chosen == rows.end()) {
@@ -63,28 +60,40 @@ void print_summary(const Stage& stage, const Operator& op, Dtype dtype,
     chosen = std::prev(last.base());
   }
   const std::string place = to_string(chosen->shape) + " " + to_string(dtype);
-  if (chosen->speedup && chosen->baseline != chosen->kernel->name)
-    std::printf("%s is %s %s at %s\n", subject(stage, *chosen->kernel).c_str(),
-                ratio(*chosen->speedup).c_str(), chosen->baseline.c_str(), place.c_str());
+  if (chosen->before && !chosen->over_before)
+    std::printf("no speedup of %s over %s, the one before it, at %s: that was not timed\n",
+                subject(*chosen).c_str(), chosen->before->name.c_str(), place.c_str());
+  if (chosen->over_before)
+    std::printf("%s is %s %s, the one before it, at %s\n", subject(*chosen).c_str(),
+                ratio(*chosen->over_before).c_str(), chosen->before->name.c_str(), place.c_str());
+  if (chosen->over_first && chosen->first != chosen->before)
+    std::printf("%s is %s %s, the first, at %s\n", subject(*chosen).c_str(),
+                ratio(*chosen->over_first).c_str(), chosen->first->name.c_str(), place.c_str());
   for (const Row& row : rows) {
     if (row.op == chosen->op) continue;
     std::printf("another operator: %s is %s %s, which computes %s, at %s\n",
-                subject(stage, *chosen->kernel).c_str(),
+                subject(*chosen).c_str(),
                 ratio(row.timing.median_ms / chosen->timing.median_ms).c_str(),
                 row.kernel->name.c_str(), to_string(*row.op).c_str(), place.c_str());
   }
 }
 
-void print_table_of_shape(const Stage& stage, const Operator& op, Dtype dtype,
-                          const std::vector<Row>& rows, const Rates& rates) {
+// The row above is the rung before, if that was timed.
+std::string over_before(const Row& row) {
+  if (!row.before) return "-";
+  return row.over_before ? format("%.3gx", *row.over_before) : row.before->name + " not timed";
+}
+
+void print_table_of_shape(const Operator& op, Dtype dtype, const std::vector<Row>& rows,
+                          const Rates& rates) {
   const Shape& shape = rows.front().shape;
   const Cost least = least_cost(op, shape, dtype);
   std::printf("\n%s at %s %s: at least %.3g MB and %.3g GFLOP\n", to_string(op).c_str(),
               to_string(shape).c_str(), to_string(dtype).c_str(), least.bytes / 1e6,
               least.flops / 1e9);
-  std::vector<std::vector<std::string>> lines = {{"kernel", "median ms", "min .. max", "GB/s",
-                                                  "of copy", "TFLOP/s", "of mma.sync", "speedup",
-                                                  "predicted ms", "rel error"}};
+  std::vector<std::vector<std::string>> lines = {
+      {"kernel", "median ms", "min .. max", "GB/s", "of copy", "TFLOP/s", "of mma.sync",
+       "over the one before", "over the first", "predicted ms", "rel error"}};
   for (const Row& row : rows) {
     const Cost row_least = least_cost(*row.op, shape, dtype);
     const double seconds = row.timing.median_ms / 1e3;
@@ -95,13 +104,13 @@ void print_table_of_shape(const Stage& stage, const Operator& op, Dtype dtype,
                      format("%.4g", row_least.bytes / seconds / 1e9),
                      format("%.3g%%", 100 * row_least.bytes / seconds / rates.copy_bytes_per_s),
                      format("%.3g", row_least.flops / seconds / 1e12), part_of_mma(row, rates),
-                     row.speedup ? format("%.3gx", *row.speedup) : "-",
+                     over_before(row), row.over_first ? format("%.3gx", *row.over_first) : "-",
                      predicted ? format("%.4g", *predicted) : "-",
                      format("%.1e", row.error.rel())});
   }
   print_columns(lines);
   std::printf("  (* what the stage picks at this shape)\n");
-  print_summary(stage, op, dtype, rows);
+  print_summary(op, dtype, rows);
 }
 
 // Six digits are more than any measurement has.
@@ -109,21 +118,21 @@ double rounded(double x) { return std::strtod(format("%.6g", x).c_str(), nullptr
 
 }  // namespace
 
-void compare_with_baselines(std::vector<Row>& rows, const Operator& op) {
+void compare_rungs(std::vector<Row>& rows, const Operator& op) {
   for (Row& row : rows) {
     if (row.op != &op) continue;
-    const auto baseline = std::find_if(rows.begin(), rows.end(), [&](const Row& other) {
-      return other.shape == row.shape && other.op == &op &&
-             (row.kernel->baseline.empty() || row.kernel->baseline == other.kernel->name);
-    });
-    row.baseline = row.kernel->baseline;
-    if (baseline == rows.end()) continue;
-    row.baseline = baseline->kernel->name;
-    row.speedup = baseline->timing.median_ms / row.timing.median_ms;
+    for (const Row& other : rows) {
+      if (other.op != &op || other.shape != row.shape) continue;
+      const double factor = other.timing.median_ms / row.timing.median_ms;
+      if (other.kernel == row.before) row.over_before = factor;
+      if (row.first) continue;
+      row.first = other.kernel;
+      if (&other != &row) row.over_first = factor;
+    }
   }
 }
 
-void print_table(const Stage& stage, const Operator& op, Dtype dtype, const std::vector<Row>& rows,
+void print_table(const Operator& op, Dtype dtype, const std::vector<Row>& rows,
                  const Rates& rates) {
   std::printf("measured just now: copies %.4g GB/s (read + write)", rates.copy_bytes_per_s / 1e9);
   if (rates.fma_flops_per_s > 0)
@@ -134,7 +143,7 @@ void print_table(const Stage& stage, const Operator& op, Dtype dtype, const std:
   for (auto first = rows.begin(); first != rows.end();) {
     const auto last =
         std::find_if(first, rows.end(), [&](const Row& row) { return row.shape != first->shape; });
-    print_table_of_shape(stage, op, dtype, {first, last}, rates);
+    print_table_of_shape(op, dtype, {first, last}, rates);
     first = last;
   }
 }
@@ -142,7 +151,10 @@ void print_table(const Stage& stage, const Operator& op, Dtype dtype, const std:
 std::vector<Record> make_records(const Stage& stage, const Operator& op, Dtype dtype,
                                  const std::vector<Row>& rows, const Rates& rates,
                                  const Environment& where) {
-  // What was not measured is null.
+  // What was not measured is null, and what there is not has an empty name.
+  const auto optional = [](const std::optional<double>& value) {
+    return value ? Record(rounded(*value)) : Record();
+  };
   const auto tera = [](double per_s) {
     return per_s > 0 ? Record(rounded(per_s / 1e12)) : Record();
   };
@@ -154,12 +166,15 @@ std::vector<Record> make_records(const Stage& stage, const Operator& op, Dtype d
     const double seconds = row.timing.median_ms / 1e3;
     const auto predicted = predicted_ms(row, rates);
     Record record = {
-        {"schema", 1},
+        {"schema", 2},  // in 1 the baseline was the first of the table, as a rule
         {"stage", stage.name},
         {"kernel", row.kernel->name},
+        {"home", row.stage},
         {"picked", row.picked},
-        {"baseline", row.baseline},
-        {"speedup", row.speedup ? Record(rounded(*row.speedup)) : Record()},
+        {"baseline", row.before ? row.before->name : ""},
+        {"speedup", optional(row.over_before)},
+        {"first", row.first ? row.first->name : ""},
+        {"speedup_over_first", optional(row.over_first)},
         {"operator", op.name},
         {"inputs", op.distribution},
         {"shape", {{"B", s.B}, {"H", s.H}, {"L", s.L}, {"E", s.E}, {"M", s.M}}},
@@ -175,7 +190,7 @@ std::vector<Record> make_records(const Stage& stage, const Operator& op, Dtype d
         {"copy_gb_per_s", rounded(rates.copy_bytes_per_s / 1e9)},
         {"fma_tflop_per_s", tera(rates.fma_flops_per_s)},
         {"mma_tflop_per_s", tera(rates.mma_flops_per_s)},
-        {"predicted_ms", predicted ? Record(rounded(*predicted)) : Record()},
+        {"predicted_ms", optional(predicted)},
         {"rel_error", rounded(row.error.rel())},
         {"max_abs_error", rounded(row.error.max_abs)},
         {"device", where.device},

@@ -17,22 +17,25 @@ namespace attn::driver {
 
 struct Row {
   const Kernel* kernel;
+  std::string stage;   // that it belongs to
   const Operator* op;  // the stage's, or the other one
   Shape shape;
-  bool picked;  // the stage's dispatcher takes it at this shape
+  bool picked;           // the stage's dispatcher takes it at this shape
+  const Kernel* before;  // the rung before; null: there is none
   Comparison error;
   Timing timing;
-  // Against the row of this kernel's baseline; absent if that was not timed.
-  std::string baseline = {};
-  std::optional<double> speedup = {};
+  // How many times faster than the rung before; absent if that was not timed.
+  std::optional<double> over_before = {};
+  // The first row of the shape, and how many times faster than that; absent for itself.
+  const Kernel* first = {};
+  std::optional<double> over_first = {};
 };
 
-// Fills in `baseline` and `speedup` of the rows of operator `op`, the stage's. A kernel without a
-// baseline of its own is compared with the first row of its shape; that row, with itself.
-void compare_with_baselines(std::vector<Row>& rows, const Operator& op);
+// Fills in the speedups of the rows of operator `op`, the stage's. Those of other operators have
+// none: they are not alike.
+void compare_rungs(std::vector<Row>& rows, const Operator& op);
 
-void print_table(const Stage& stage, const Operator& op, Dtype dtype, const std::vector<Row>& rows,
-                 const Rates& rates);
+void print_table(const Operator& op, Dtype dtype, const std::vector<Row>& rows, const Rates& rates);
 
 // A record for each row of operator `op`; what was timed of another operator at the same shape is in
 // each, as "others".

@@ -51,9 +51,10 @@ std::vector<Record> read_records(const fs::path& folder, const std::string& stag
     std::string line;
     for (int number = 1; std::getline(lines, line); ++number) {
       Record record = Record::parse(line, nullptr, /*allow_exceptions=*/false);
-      if (!record.is_object() || !record.contains("schema") || record["schema"] != 1)
+      const Record schema = record.is_object() ? record.value("schema", Record()) : Record();
+      if (schema != 1 && schema != 2)
         throw std::runtime_error(file.string() + ":" + std::to_string(number) +
-                                 ": not a record of schema 1");
+                                 ": not a record of schema 1 or 2");
       if (record.value("stage", "") == stage) records.push_back(std::move(record));
     }
   }

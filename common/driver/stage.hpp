@@ -15,15 +15,13 @@
 
 namespace attn::driver {
 
-// One thing a stage can run.
+// One thing a stage can run. Its speedup is over the rung before, which is the kernel of its dtype
+// before it in the stage's list; the rung before the first is what the stage before picks.
 struct Kernel {
   std::string name;  // "double_buffer": as printed and as --kernel takes it
   Dtype dtype;
   std::function<void(const Tensors&)> run;  // enqueues on the default stream
   std::function<Cost(const Shape&)> cost;   // what this kernel asks of memory and arithmetic
-  // The kernel its speedup is measured against; empty: the first of the table (the previous
-  // stage's, if there is one).
-  std::string baseline = {};
   // The bound on its relative error; empty: that of its dtype.
   std::optional<double> tolerance = {};
   // As cost, where the operator is causal; empty: cost.
@@ -58,6 +56,17 @@ struct Check {
   std::optional<Dtype> dtype = {};
 };
 
+// The kernel that a stage takes at a shape, by name; empty: the last of the dtype.
+using Pick = std::function<std::string(const Shape&, Dtype)>;
+
+// The stage before, where it computes the same: what it picks is timed beside the stage's own
+// kernels.
+struct Previous {
+  std::string stage = {};  // "04_double_buffer"; empty: there is none
+  std::vector<Kernel> kernels = {};
+  Pick pick = {};
+};
+
 // Kernels of another operator, to be timed beside the stage's own at equal shapes, on operands of
 // their own. How they compare is printed and recorded as such, never as a like-for-like speedup.
 struct OtherOperator {
@@ -68,9 +77,8 @@ struct OtherOperator {
 // A stage's operator on inputs of one distribution.
 struct Variant {
   Operator op;
-  // The stage before, to be timed beside the stage's own kernels: one kernel per dtype at most.
-  std::vector<Kernel> previous = {};
-  // The same, where stages before compute something else.
+  Previous previous = {};
+  // What stages before pick, where they compute something else.
   std::vector<OtherOperator> others = {};
 };
 
@@ -79,11 +87,10 @@ struct Stage {
   std::string idea;  // one line
   Operator op;
   std::vector<Kernel> kernels;             // this stage's own, in the order of its steps
-  std::vector<Kernel> previous = {};       // as Variant::previous, for `op`
+  Previous previous = {};                  // as Variant::previous, for `op`
   std::vector<OtherOperator> others = {};  // as Variant::others, beside `op`
   std::vector<Variant> variants = {};  // `op` on further inputs; all are called by a distribution
-  // The kernel the stage's dispatcher takes at a shape; empty: the last of the dtype.
-  std::function<std::string(const Shape&, Dtype)> pick = {};
+  Pick pick = {};                      // as its dispatcher does
   std::vector<Check> checks = {};
   Shape default_shape = {16, 8, 4096, 64, 64};
   Dtype default_dtype = Dtype::f32;  // a kernel of it must be there

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/driver/environment.hpp"
+#include "common/driver/ladder.hpp"
 #include "common/driver/report.hpp"
 #include "common/driver/results.hpp"
 #include "temporary_folder.hpp"
@@ -57,10 +58,10 @@ TEST_F(Driver, VerifiesTimesAndReports) {
   const Outcome outcome = run_stage(toy_stage(), {"--benchmark_min_time=0.01"});
   EXPECT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_EQ(outcome.err, "");
-  for (const char* part :
-       {"00_toy: a kernel to test the driver with", "runs on: CPU (",
-        "computes: causal product, f32, B,H,L,E,M = 1,2,64,16,16",
-        "verified: ", "worst relative error", "GB/s", "speedup", "second *", "00_toy (second) is "})
+  for (const char* part : {"00_toy: a kernel to test the driver with", "runs on: CPU (",
+                           "computes: causal product, f32, B,H,L,E,M = 1,2,64,16,16", "verified: ",
+                           "worst relative error", "GB/s", "over the one before", "over the first",
+                           "second *", "00_toy (second) is ", " first, the one before it, at "})
     EXPECT_TRUE(contains(outcome.out, part)) << part << "\nnot in\n" << outcome.out;
 }
 
@@ -72,10 +73,12 @@ TEST_F(Driver, RecordsOneLinePerKernelAndShape) {
   const auto records = read_lines(results_);
   ASSERT_EQ(records.size(), 4u);
   const auto& record = records[3];
-  EXPECT_EQ(record["schema"], 1);
+  EXPECT_EQ(record["schema"], 2);
   EXPECT_EQ(record["stage"], "00_toy");
   EXPECT_EQ(record["kernel"], "second");
+  EXPECT_EQ(record["home"], "00_toy");
   EXPECT_EQ(record["baseline"], "first");
+  EXPECT_EQ(record["first"], "first");
   EXPECT_EQ(record["picked"], true);
   EXPECT_EQ(record["shape"], (nlohmann::json{{"B", 2}, {"H", 1}, {"L", 16}, {"E", 8}, {"M", 4}}));
   EXPECT_EQ(record["inputs"], "");
@@ -89,6 +92,10 @@ TEST_F(Driver, RecordsOneLinePerKernelAndShape) {
   EXPECT_LE(record["median_ms"], record["max_ms"]);
   EXPECT_NEAR(record["speedup"].get<double>(),
               records[2]["median_ms"].get<double>() / record["median_ms"].get<double>(), 1e-3);
+  EXPECT_EQ(record["speedup_over_first"], record["speedup"]);
+  EXPECT_EQ(records[2]["baseline"], "");
+  EXPECT_EQ(records[2]["speedup"], nullptr);
+  EXPECT_EQ(records[2]["speedup_over_first"], nullptr);
   EXPECT_LE(record["rel_error"], 1e-5);
   EXPECT_EQ(record["date"].get<std::string>().size(), 20u);
 }
@@ -261,19 +268,64 @@ TEST_F(Driver, ThePreviousStageIsTimedBesideAndFirst) {
   Stage stage = toy_stage();
   Kernel other = toy_bf16_kernel();
   other.name = "00_other_dtype";
-  stage.previous = {other, stage.kernels[0]};
-  stage.previous[1].name = "00_older";
-  const Outcome outcome =
-      run_stage(stage, {"--kernel", "second", "--benchmark_min_time=0.01", "--results", results_});
+  stage.previous = {"00_older", {other, stage.kernels[0]}};
+  stage.previous.kernels[1].name = "older";
+  const Outcome outcome = run_stage(stage, {"--benchmark_min_time=0.01", "--results", results_});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  const auto records = read_lines(results_);
+  ASSERT_EQ(records.size(), 3u);
+  EXPECT_EQ(records[0]["stage"], "00_toy");
+  EXPECT_EQ(records[0]["home"], "00_older");
+  EXPECT_EQ(records[0]["kernel"], "older");
+  EXPECT_EQ(records[0]["picked"], false);
+  EXPECT_EQ(records[0]["baseline"], "");
+  EXPECT_EQ(records[1]["home"], "00_toy");
+  EXPECT_EQ(records[1]["baseline"], "older");
+  EXPECT_GT(records[1]["speedup"], 0);
+  EXPECT_EQ(records[2]["kernel"], "second");
+  EXPECT_EQ(records[2]["baseline"], "first");
+  EXPECT_EQ(records[2]["first"], "older");
+  EXPECT_TRUE(contains(outcome.out, " first, the one before it, at 1,2,64,16,16")) << outcome.out;
+  EXPECT_TRUE(contains(outcome.out, " older, the first, at 1,2,64,16,16 f32")) << outcome.out;
+}
+
+// Of a stage of several kernels the next one times the one that is picked at the shape, alone.
+TEST_F(Driver, OfThePreviousStageItsPickIsTimed) {
+  Stage stage = toy_stage();
+  stage.previous = {"00_older", stage.kernels, [](const Shape& shape, Dtype) {
+                      return shape.L > 100 ? "at long ones" : "at short ones";
+                    }};
+  stage.previous.kernels[0].name = "at short ones";
+  stage.previous.kernels[1].name = "at long ones";
+  const Outcome outcome = run_stage(stage, {"--shape", "1,1,10,8,8", "--shape", "1,1,200,8,8",
+                                            "--benchmark_min_time=1x", "--results", results_});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  const auto records = read_lines(results_);
+  ASSERT_EQ(records.size(), 6u);
+  EXPECT_EQ(records[0]["kernel"], "at short ones");
+  EXPECT_EQ(records[1]["baseline"], "at short ones");
+  EXPECT_EQ(records[3]["kernel"], "at long ones");
+  EXPECT_EQ(records[4]["baseline"], "at long ones");
+}
+
+// What was not timed is named, and no other kernel takes its place.
+TEST_F(Driver, ARungBeforeThatWasNotTimedIsNamed) {
+  Stage stage = toy_stage();
+  stage.previous = {"00_older", {stage.kernels[0]}};
+  stage.previous.kernels[0].name = "00_older";
+  const Outcome outcome = run_stage(stage, {"--benchmark_filter=/(00_older|second)/",
+                                            "--benchmark_min_time=0.01", "--results", results_});
   EXPECT_EQ(outcome.status, 0) << outcome.err;
   const auto records = read_lines(results_);
   ASSERT_EQ(records.size(), 2u);
-  EXPECT_EQ(records[0]["stage"], "00_toy");
-  EXPECT_EQ(records[0]["kernel"], "00_older");
-  EXPECT_EQ(records[0]["picked"], false);
   EXPECT_EQ(records[1]["kernel"], "second");
-  EXPECT_EQ(records[1]["baseline"], "00_older");
-  EXPECT_TRUE(contains(outcome.out, " 00_older at 1,2,64,16,16 f32")) << outcome.out;
+  EXPECT_EQ(records[1]["baseline"], "first");
+  EXPECT_EQ(records[1]["speedup"], nullptr);
+  EXPECT_EQ(records[1]["first"], "00_older");
+  EXPECT_GT(records[1]["speedup_over_first"], 0);
+  for (const char* part : {" first not timed ", "no speedup of 00_toy (second) over first",
+                           " 00_older, the first, at 1,2,64,16,16 f32"})
+    EXPECT_TRUE(contains(outcome.out, part)) << part << "\nnot in\n" << outcome.out;
 }
 
 TEST_F(Driver, KernelsOfTwoDtypes) {
@@ -370,8 +422,8 @@ TEST_F(Driver, AKernelsOwnToleranceBindsItAlone) {
 
 TEST_F(Driver, InputsChooseWhatIsTimedAndRecorded) {
   Stage stage = toy_stage_with_variants();
-  stage.previous = {stage.kernels[0]};
-  stage.previous[0].name = "00_older";
+  stage.previous = {"00_older", {stage.kernels[0]}};
+  stage.previous.kernels[0].name = "00_older";
   Outcome outcome = run_stage(stage, {"--benchmark_min_time=0.01", "--results", results_});
   EXPECT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_TRUE(contains(outcome.out, "computes: causal product, inputs normal, f32")) << outcome.out;
@@ -385,8 +437,10 @@ TEST_F(Driver, InputsChooseWhatIsTimedAndRecorded) {
   ASSERT_EQ(records.size(), 5u);  // the default variant alone has a previous stage
   for (size_t i = 0; i < records.size(); ++i)
     EXPECT_EQ(records[i]["inputs"], i < 3 ? "normal" : "ones");
-  EXPECT_EQ(records[2]["baseline"], "00_older");
-  EXPECT_EQ(records[4]["baseline"], "first");
+  EXPECT_EQ(records[1]["baseline"], "00_older");
+  EXPECT_EQ(records[2]["first"], "00_older");
+  EXPECT_EQ(records[3]["baseline"], "");
+  EXPECT_EQ(records[4]["first"], "first");
 
   outcome = run_stage(stage, {"--inputs", "twos"});
   EXPECT_EQ(outcome.status, 2);
@@ -430,7 +484,9 @@ TEST_F(Driver, AnotherOperatorIsMarked) {
   EXPECT_TRUE(contains(outcome.out, "which computes older product"));
   const auto records = read_lines(results_);
   ASSERT_EQ(records.size(), 2u);
-  EXPECT_EQ(records[0]["baseline"], "first");
+  EXPECT_EQ(records[0]["baseline"], "");
+  EXPECT_EQ(records[0]["speedup"], nullptr);
+  EXPECT_EQ(records[0]["first"], "first");
   EXPECT_EQ(records[1]["others"][0]["operator"], "older product");
   EXPECT_GT(records[1]["others"][0]["median_ms"], 0);
 
@@ -480,12 +536,89 @@ TEST_F(Driver, WhatIsNotTimedIsVerifiedOnTheGridOnly) {
   EXPECT_FALSE(contains(outcome.out, "verified: second f32 at 1,2,64,16,16"));
 }
 
+Kernel rung(const char* name, Dtype dtype = Dtype::f32) { return {name, dtype, {}, {}}; }
+
+struct Ladder : testing::Test {
+  Ladder() {
+    stage.kernels = {rung("slow"), rung("slower, in bf16", Dtype::bf16), rung("middling"),
+                     rung("quick"), rung("quick, in bf16", Dtype::bf16)};
+    previous = {"00_older", {rung("few heads"), rung("many heads")}, [](const Shape& shape, Dtype) {
+                  return shape.H < 8 ? "few heads" : "many heads";
+                }};
+  }
+
+  std::string before(size_t kernel, const Shape& shape = {1, 1, 1, 1, 1}) const {
+    const Kernel* found = rung_before(stage.kernels[kernel], stage, previous, shape);
+    return found ? found->name : "none";
+  }
+
+  // A row of the stage's operator, or of another one.
+  Row row(const Kernel& kernel, double ms, const Kernel* before, const Shape& shape = {}) const {
+    return {&kernel, stage.name, &stage.op, shape, false, before, {}, {ms, ms, ms, 1}};
+  }
+
+  Stage stage = toy_stage();
+  Previous previous;
+};
+
+TEST_F(Ladder, TheRungBeforeIsOfTheSameDtype) {
+  EXPECT_EQ(before(3), "middling");
+  EXPECT_EQ(before(2), "slow");
+  EXPECT_EQ(before(4), "slower, in bf16");
+}
+
+TEST_F(Ladder, TheRungBeforeTheFirstIsWhatTheStageBeforePicks) {
+  EXPECT_EQ(before(0), "few heads");
+  EXPECT_EQ(before(0, {1, 8, 1, 1, 1}), "many heads");
+  EXPECT_EQ(before(1), "none") << "the stage before has no bf16";
+  previous.pick = {};
+  EXPECT_EQ(before(0), "many heads") << "the last";
+  previous = {};
+  EXPECT_EQ(before(0), "none");
+}
+
+TEST_F(Ladder, APickThatIsNoKernelIsAnError) {
+  previous.pick = [](const Shape&, Dtype) { return "nobody"; };
+  EXPECT_THROW(before(0), std::logic_error);
+}
+
+TEST_F(Ladder, SpeedupsAreOverTheOneBeforeAndOverTheFirst) {
+  const Kernel *slow = &stage.kernels[0], *middling = &stage.kernels[2], *quick = &stage.kernels[3];
+  const Shape shape = {1, 1, 4, 4, 4}, longer = {1, 1, 8, 4, 4};
+  Row other = row(stage.kernels[1], 100, slow, shape);
+  const Operator another;
+  other.op = &another;
+  std::vector<Row> rows = {other,
+                           row(*slow, 12, nullptr, shape),
+                           row(*middling, 24, slow, shape),
+                           row(*quick, 2, middling, shape),
+                           row(*slow, 50, nullptr, longer),
+                           row(*quick, 5, middling, longer)};
+  compare_rungs(rows, stage.op);
+  EXPECT_FALSE(rows[0].first || rows[0].over_before || rows[0].over_first) << "not alike";
+  EXPECT_EQ(rows[1].first, slow);
+  EXPECT_FALSE(rows[1].over_before || rows[1].over_first);
+  EXPECT_EQ(rows[2].over_before, 0.5);
+  EXPECT_EQ(rows[2].over_first, 0.5);
+  EXPECT_EQ(rows[3].over_before, 12);
+  EXPECT_EQ(rows[3].over_first, 6);
+  EXPECT_FALSE(rows[5].over_before) << "middling was not timed at this shape";
+  EXPECT_EQ(rows[5].over_first, 10);
+}
+
 // The slowest of a kernel's traffic, arithmetic and matrix products.
 TEST(Predicted, IsTheSlowestOfTheCostModel) {
   Stage stage = toy_stage();
   const auto predicted_ms = [&](const Cost& cost, const Rates& rates) {
     stage.kernels[0].cost = [cost](const Shape&) { return cost; };
-    const Row row{&stage.kernels[0], &stage.op, stage.default_shape, true, {}, {1, 1, 1, 1}};
+    const Row row{.kernel = &stage.kernels[0],
+                  .stage = stage.name,
+                  .op = &stage.op,
+                  .shape = stage.default_shape,
+                  .picked = true,
+                  .before = nullptr,
+                  .error = {},
+                  .timing = {1, 1, 1, 1}};
     return make_records(stage, stage.op, Dtype::f32, {row}, rates, {})[0]["predicted_ms"];
   };
   const Rates rates{4e12, 5e13, 6e14};

@@ -37,7 +37,7 @@ TEST(Results, OneLinePerRecord) {
 }
 
 TEST(Results, ABrokenFileIsNamedWithItsLine) {
-  for (const char* line : {"{\"schema\":1", "[]", "7", "{\"schema\":2}", ""}) {
+  for (const char* line : {"{\"schema\":1", "[]", "7", "{\"schema\":3}", ""}) {
     const TemporaryFolder folder;
     append_records(folder.file("r.jsonl"), {record("03", "", 1)});
     std::ofstream(folder.file("r.jsonl"), std::ios::app) << line << "\n";

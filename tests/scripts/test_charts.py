@@ -105,15 +105,30 @@ class Charts(unittest.TestCase):
             "8.2×",
             "47×",
             "32×",
+            "over the",
+            "one before",
+            "8.3×",  # 41.9 / 5.02, in one run
+            "5.7×",
+            "0.67×",
             "Causal product, fp32, B=16, H=8, L=4096, E=M=64",
             "Made-up GPU   |   commit 0123abcd   |   2026-11-20",
             "limit of this device: 0.143 ms (fp32 arithmetic)",
         ]:
             self.assertIn(text, found)
 
+    def test_a_rung_before_that_is_not_the_bar_above_is_named(self):
+        first, second, third = results.settle(
+            [results.parse_line(json.dumps(line)) for line in sample.ladder()[3:]]
+        )
+        self.assertEqual(charts.over_before(first, None), "")
+        self.assertEqual(charts.over_before(third, second), "0.67×")
+        self.assertEqual(charts.over_before(third, first), "0.67×\n(double buffer)")
+        alone = results.settle([third])[0]
+        self.assertEqual(charts.over_before(alone, None), "double buffer\nnot timed")
+
     def test_bars_are_as_long_as_their_speedup(self):
         sample.write(self.results, sample.ladder())
-        loaded = results.load(self.results)
+        loaded = results.load_all([self.results])
         axes = charts.draw_speedup(loaded, loaded[0].shape).axes[0]
         ends = [bar.get_x() + bar.get_width() for bar in axes.patches]
         for end, wanted in zip(ends, [1, 41.3 / 5.02, 41.3 / 0.874, 41.3 / 1.31], strict=True):

@@ -52,7 +52,7 @@ class Loading(unittest.TestCase):
         for line, what in [
             ("[1, 2]", "not a JSON object"),
             ("{}", "schema null"),
-            (json.dumps(sample.record(schema=2)), "schema 2"),
+            (json.dumps(sample.record(schema=3)), "schema 3, but this script reads 1 or 2"),
             (json.dumps(sample.record(median_ms="fast")), "'median_ms' should be a number"),
             (json.dumps(sample.record(median_ms=float("nan"))), "NaN"),
             (json.dumps(sample.record(median_ms=0)), "'median_ms' is 0"),
@@ -76,13 +76,13 @@ class Loading(unittest.TestCase):
         sample.write(self.path, [record])
         self.assertEqual(results.load(self.path)[0].inputs, "mild")
         self.assertEqual(results.load(self.path)[0].mma_tflop_per_s, 600)
-        del record["inputs"], record["mma_tflop_per_s"]
+        del record["inputs"], record["mma_tflop_per_s"], record["home"]
         sample.write(self.path, [record])
         self.assertEqual(results.load(self.path)[0].inputs, "")
         self.assertIsNone(results.load(self.path)[0].mma_tflop_per_s)
 
     def test_every_other_field_is_required(self):
-        for name in sample.record().keys() - {"inputs", "mma_tflop_per_s"}:
+        for name in sample.record().keys() - {"inputs", "mma_tflop_per_s", "home"}:
             with self.subTest(name):
                 record = sample.record()
                 del record[name]
@@ -116,9 +116,78 @@ class Loading(unittest.TestCase):
         self.assertEqual([result.median_ms for result in results.load_all(paths)], [3.0, 2.0])
 
 
+def parse(records):
+    return results.settle([results.parse_line(json.dumps(record)) for record in records])
+
+
+class Speedups(unittest.TestCase):
+    """Over the rung before, and over the first of the run."""
+
+    def speedups(self, records):
+        """{(stage, kernel): both, to three digits}"""
+
+        def rounded(value):
+            return value and float(f"{value:.3g}")
+
+        return {
+            (result.stage, result.kernel): (rounded(result.over_before), rounded(result.over_first))
+            for result in parse(records)
+        }
+
+    def test_of_three_kernels(self):
+        found = self.speedups(sample.host())
+        self.assertEqual(found["01_cpu_reference", "scalar"], (None, None))
+        self.assertEqual(found["01_cpu_reference", "openmp"], (1.97, 1.97))
+        self.assertEqual(found["01_cpu_reference", "chunked"], (10.0, 19.7))
+
+    def test_the_stage_before_is_timed_in_the_same_run(self):
+        found = self.speedups(sample.ladder())
+        self.assertEqual(found["03_shared_mem", "03_shared_mem"], (8.35, 8.35), "41.9 / 5.02")
+        self.assertEqual(found["04_double_buffer", "double_buffer"], (5.73, 5.73))
+        self.assertEqual(found["04_double_buffer", "low_occupancy"], (0.667, 3.82))
+
+    def test_older_files_compared_all_with_the_first(self):
+        old = list(sample.old(sample.host(), "scalar"))
+        self.assertEqual(f"{old[2]['speedup']:.1f}", "19.7")
+        self.assertEqual(self.speedups(old), self.speedups(sample.host()))
+        old = list(sample.old(sample.ladder()[3:], "03_shared_mem"))
+        self.assertEqual(self.speedups(old), self.speedups(sample.ladder()[3:]))
+
+    def test_a_rung_before_that_was_not_timed_is_not_replaced(self):
+        scalar, _, chunked = sample.host()
+        found = parse([scalar, chunked])[1]
+        self.assertIsNone(found.over_before)
+        self.assertEqual(found.not_timed, "openmp")
+        self.assertAlmostEqual(found.over_first, 120 / 6.1)
+        self.assertEqual(parse([scalar])[0].not_timed, "")
+
+    def test_other_shapes_inputs_and_processes_are_other_runs(self):
+        first, _, third = sample.host()
+        for change in (
+            {"shape": {**third["shape"], "L": 8}},
+            {"inputs": "mild"},
+            {"dtype": "bf16"},
+            {"date": "2026-11-21T00:00:00Z"},
+            {"commit": "4567cdef"},
+            {"device": "Another CPU"},
+        ):
+            third["baseline"] = "scalar"
+            with self.subTest(change):
+                self.assertAlmostEqual(parse([first, third])[1].over_before, 120 / 6.1)
+                self.assertIsNone(parse([first, {**third, **change}])[1].over_before)
+
+    def test_what_is_timed_again_is_another_run(self):
+        again = sample.ladder() + sample.ladder(scale=0.5)
+        self.assertAlmostEqual(parse(again)[-2].over_first, 5.01 / 0.874)
+
+    def test_libraries_are_rungs_of_no_ladder(self):
+        timed = [sample.record("PyTorch", kernel, schema=1) for kernel in ("cuDNN", "math")]
+        self.assertEqual(set(self.speedups(timed).values()), {(None, None)})
+
+
 class Ladder(unittest.TestCase):
     def parse(self, records):
-        return [results.parse_line(json.dumps(record)) for record in records]
+        return parse(records)
 
     def test_one_rung_per_kernel_from_its_own_stage(self):
         rungs = results.ladder(self.parse(sample.ladder()))
@@ -136,6 +205,33 @@ class Ladder(unittest.TestCase):
     def test_measured_again_the_last_counts(self):
         rungs = results.ladder(self.parse(sample.ladder() + sample.ladder(scale=0.5)))
         self.assertEqual([rung.median_ms for rung in rungs], [20.65, 2.51, 0.437, 0.655])
+
+    def test_two_stages_may_give_kernels_the_same_names(self):
+        shape = (8, 32, 4096, 64, 64)
+        names = ("recurrent", "packets", "engine")
+        records = [
+            sample.record(stage, kernel, 3.0 - place, shape, baseline=before)
+            for stage in ("05_chunked_gla", "06_rwkv6")
+            for place, (before, kernel) in enumerate(zip(("", *names), names))
+        ]
+        rungs = results.ladder(self.parse(records))
+        homes = ["05_chunked_gla"] * 3 + ["06_rwkv6"] * 3
+        self.assertEqual([rung.rung for rung in rungs], list(zip(homes, names * 2)))
+        self.assertEqual([rung.over_before for rung in rungs], [None, 1.5, 2.0] * 2)
+
+    def test_older_files_tell_the_stage_by_the_name_on_a_device(self):
+        older = list(sample.old(sample.host(), "scalar"))
+        older += sample.old([sample.record("06_rwkv6", "chunked")], "chunked")
+        older += sample.old([sample.record("04_double_buffer", "double_buffer")], "double_buffer")
+        older += sample.old([sample.record("05_chunked_gla", "double_buffer")], "double_buffer")
+        homes = [result.home[:2] for result in self.parse(older)]
+        self.assertEqual(homes, ["01", "01", "01", "06", "04", "04"])
+
+    def test_the_order_is_that_of_the_longest_run(self):
+        *first_ones, last = sample.host()
+        swept = {**last, "date": "2026-11-19T00:00:00Z"}
+        rungs = results.ladder(self.parse([swept, *first_ones, last]))
+        self.assertEqual([rung.kernel for rung in rungs], ["scalar", "openmp", "chunked"])
 
     def test_shapes_of_the_first_stage_leave_a_sweep_out(self):
         some = self.parse(sample.sweep() + sample.ladder() + sample.ladder((1, 8, 16384, 64, 64)))

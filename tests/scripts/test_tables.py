@@ -1,6 +1,7 @@
 """The pages' tables say what was recorded, and nothing else."""
 
 import os
+import re
 import tempfile
 import unittest
 
@@ -71,10 +72,12 @@ class Tables(unittest.TestCase):
         self.assertIn(
             "on Made-up GPU** (CUDA 13.0, driver 13.0; commit `0123abcd`; 2026-11-20)", page
         )
-        # 0.874 ms of 0.54 GB and 8.6 GFLOP; 5.7 is the driver's own, 47 = 41.3 / 0.874.
+        # 0.874 ms of 0.54 GB and 8.6 GFLOP; 5.73 = 5.01 / 0.874 in one run, 47 = 41.3 / 0.874.
         self.assertIn(
-            "| `04_double_buffer`, double_buffer | 0.874 | 614 | 14% | 9.83 | 5.70× | 47× |", page
+            "| `04_double_buffer`, double_buffer | 0.874 | 614 | 14% | 9.83 | 5.73× | 47× |", page
         )
+        self.assertIn("| 6.56 | 0.67× | 32× |", page)
+        self.assertIn("| kernel | ms | GB/s | of copy | TFLOP/s | over the one before | over the", page)
         self.assertIn("| `02_naive_cuda` | 41.3 | 13 | 0.3% | 0.208 |  |  |", page)
         self.assertIn("| ms at B,H,L,E,M = | 16,8,4096,64,64 | 1,8,16384,64,64 |", page)
         self.assertIn("| `03_shared_mem` | 5.02 | 2.51 |", page)
@@ -92,10 +95,11 @@ class Tables(unittest.TestCase):
         )
         self.assertIn(
             "|  | `04_double_buffer`, double_buffer (picked) | 0.699 | 0.874 | 0.857 .. 0.9 "
-            "| 614 | 14% | 9.83 | 5.70× |",
+            "| 614 | 14% | 9.83 | 5.73× | 5.73× |",
             page,
         )
         self.assertIn("|  | `04_double_buffer`, low_occupancy | 1.05 | 1.31 |", page)
+        self.assertIn("| 410 | 9.5% | 6.56 | 0.67× | 3.82× |", page)
         self.assertNotIn("02_naive_cuda", page)
         # What only this stage was timed at is told in short.
         self.assertIn("| ms at B,H,L,E,M = | 16,8,2048,64,64 | 16,8,8192,64,64 |", page)
@@ -122,6 +126,24 @@ class Tables(unittest.TestCase):
         self.assertEqual(page.count("bf16 mma.sync at 600 TFLOP/s"), 3)
         self.assertIn("| 16,8,4096,64,64 | `05_chunked_gla`, recurrent | 3.2 | 4 |", page)
 
+    def test_a_rung_before_that_is_not_the_row_above_is_named(self):
+        shape = (16, 8, 4096, 64, 64)
+        records = sample.ladder()
+        recurrent, fused = sample.gated("ungated", "f32", [shape], ms=0.2)
+        previous = {**recurrent, "kernel": "double_buffer", "home": "04_double_buffer"}
+        records += [previous, {**recurrent, "baseline": "double_buffer"}, fused]
+        self.record("time.jsonl", records)
+        page = self.filled("README.md")
+        self.assertIn("`04_double_buffer`, low_occupancy | 1.31 | 410 | 9.5% | 6.56 | 0.67× |", page)
+        named = r"\| 1.00× \(double_buffer\) \| 10× \|"
+        self.assertRegex(page, r"`05_chunked_gla`, recurrent \| 4 \|.*" + named)
+        self.assertRegex(page, r"`05_chunked_gla`, fused \| 0.2 \|.*\| 20× \| 206× \|")
+
+    def test_a_rung_before_that_was_not_timed_is_named(self):
+        third = sample.ladder()[-1]
+        self.record("time.jsonl", [third])
+        self.assertIn("| 6.56 | double_buffer not timed |", self.filled("docs/04.md"))
+
     def test_another_operator_is_marked_as_such(self):
         other = {"operator": "older product", "inputs": "mild", "kernel": "03_older", "median_ms": 2.0}
         self.record(
@@ -131,7 +153,7 @@ class Tables(unittest.TestCase):
         self.assertIn("**another operator**", chapter)
         self.assertIn("| older product, inputs mild | `03_older` | 2 | 3 (fast) | 1.50× |", chapter)
 
-    def test_a_lone_kernel_has_no_column_for_its_predecessor(self):
+    def test_a_lone_kernel_has_no_columns_for_speedups(self):
         self.write("docs/04.md", CHAPTER.replace("04_double_buffer", "02_naive_cuda"))
         self.record("time.jsonl", sample.ladder())
         page = self.filled("docs/04.md")
@@ -224,6 +246,54 @@ class Tables(unittest.TestCase):
         ]:
             with self.subTest(what), sample.changed(self.path("docs/04.md"), old, new):
                 self.assert_refused(what)
+
+
+def markdown_tables(text):
+    """[[{column: cell}]]"""
+    for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
+        header, _, *rows = [[c.strip() for c in line.split("|")[1:-1]] for line in table.splitlines()]
+        yield [dict(zip(header, row)) for row in rows]
+
+
+class TheReadmeOfTheRepository(unittest.TestCase):
+    """Its speedups are those of the milliseconds that stand beside them."""
+
+    # The kernel of the stage before was timed again in the stage's own run.
+    SPREAD = 0.03
+
+    def setUp(self):
+        with open(os.path.join(sample.SCRIPTS, "..", "README.md"), encoding="utf-8") as page:
+            tables = markdown_tables(page.read())
+        self.ladders = [table for table in tables if "over the one before" in table[0]]
+
+    def assert_speedup(self, cell, slower, row):
+        factor = float(slower["ms"]) / float(row["ms"])
+        said = float(cell.split("×")[0])
+        self.assertAlmostEqual(said, factor, delta=self.SPREAD * factor + 0.5 * (said >= 10) + 0.01)
+
+    def rung_before(self, rows, place):
+        named = re.search(r"\((.*)\)", rows[place]["over the one before"])
+        if not named:
+            return rows[place - 1]
+        return next(row for row in rows[:place] if row["kernel"].endswith(f", {named[1]}"))
+
+    def test_speedups_are_over_the_row_before_and_over_the_first(self):
+        self.assertTrue(self.ladders)
+        for rows in self.ladders:
+            for place, row in enumerate(rows):
+                with self.subTest(row["kernel"], before=row["over the one before"]):
+                    if "×" in row["over the one before"]:
+                        before = self.rung_before(rows, place)
+                        self.assert_speedup(row["over the one before"], before, row)
+                    if place:
+                        self.assert_speedup(row["over the first"], rows[0], row)
+
+    def test_every_rung_of_a_stage_but_its_first_has_a_rung_before(self):
+        for rows in self.ladders:
+            for above, row in zip(rows, rows[1:]):
+                if above["kernel"].split(",")[0] == row["kernel"].split(",")[0]:
+                    with self.subTest(row["kernel"]):
+                        self.assertRegex(row["over the one before"], r"^[\d.]+×$")
 
 
 if __name__ == "__main__":
