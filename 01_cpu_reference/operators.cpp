@@ -30,10 +30,11 @@ const Gates kMildGates = {"mild", mild_gate};
 const Gates kStrongGates = {"strong", logsigmoid};
 const Gates kExponentialGates = {"exponential", [](float x) { return -std::exp(x); }};
 const Gates kResettingGates = {"resets", resetting_gate};
+const Gates kHeavyGates = {"heavy", [](float x) { return -16 * std::exp(x); }};
 const Gates kNoGates = {"ungated", [](float) { return 0.0f; }, /*scaled=*/false};
 
-const std::array<Gates, 5> kAllGates = {kMildGates, kStrongGates, kExponentialGates,
-                                        kResettingGates, kNoGates};
+const std::array<Gates, 6> kAllGates = {kMildGates,      kStrongGates, kExponentialGates,
+                                        kResettingGates, kHeavyGates,  kNoGates};
 
 double Gates::scale(int64_t E) const { return scaled ? 1 / std::sqrt(double(E)) : 1; }
 

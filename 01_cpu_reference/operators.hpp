@@ -24,9 +24,10 @@ extern const Gates kMildGates;         // logsigmoid(x) / 16, as the published m
 extern const Gates kStrongGates;       // logsigmoid(x)
 extern const Gates kExponentialGates;  // -exp(x), as in RWKV-6
 extern const Gates kResettingGates;    // mild, but one in 50 is -inf, and one in 50 -1e4
+extern const Gates kHeavyGates;        // -16 exp(x): e^-133 in a few steps, most of them no resets
 extern const Gates kNoGates;           // 0, and scale 1: the causal product
 
-extern const std::array<Gates, 5> kAllGates;
+extern const std::array<Gates, 6> kAllGates;
 
 // S_t = diag(exp g_t) S_{t-1} + k_t v_t^T, THEN o_t = scale * q_t^T S_t, from a state of zeros:
 // stage 05.

@@ -26,11 +26,11 @@
 
 #include <cuda_runtime.h>
 
-#include "04_double_buffer/stage_rows.cuh"
 #include "common/check_operands.hpp"
 #include "common/device.hpp"
 #include "common/launch.cuh"
 #include "common/shared_storage.cuh"
+#include "common/stage_rows.cuh"
 #include "common/tensor_view.cuh"
 #include "common/warp.cuh"
 

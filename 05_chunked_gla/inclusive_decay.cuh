@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "common/chunked/preparing_warp.cuh"
+#include "common/chunked/resets.cuh"
 #include "common/pairs.cuh"
 #include "common/ptx/ldmatrix.cuh"
 #include "common/ptx/mma.cuh"
@@ -45,7 +46,7 @@ struct InclusiveDecay {
     }
   };
 
-  template <int kTiles, int kWidth>
+  template <int kTiles, bool kWithoutResets, int kWidth>
   static __device__ __forceinline__ Sums<kTiles> sums(
       const SwizzledRows<const __nv_bfloat16, kWidth>& gates) {
     const int lane = threadIdx.x % kWarp;
@@ -62,6 +63,10 @@ struct InclusiveDecay {
     for (int n = 0; n < kTiles; n += 2) {
       uint32_t g[4];
       ldmatrix_trans(g, gates.at(lane % 16, lane / 16 * 8 + n * 8));
+      if constexpr (kWithoutResets) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) g[i] = chunked::without_resets(g[i]);
+      }
       const float zero[4] = {};
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
@@ -73,7 +78,7 @@ struct InclusiveDecay {
   }
 
   // The same of float gates: here each gate is the sum of two tf32.
-  template <int kTiles, int kWidth>
+  template <int kTiles, bool kWithoutResets, int kWidth>
   static __device__ __forceinline__ Sums<kTiles> sums(
       const SwizzledRows<const float, kWidth>& gates) {
     const int lane = threadIdx.x % kWarp;
@@ -92,8 +97,10 @@ struct InclusiveDecay {
       for (int n = 0; n < kTiles; ++n) {
         uint32_t high[2], low[2];
 #pragma unroll
-        for (int i = 0; i < 2; ++i)
-          split_tf32(*gates.at(j + i * 4, n * 8 + group), high[i], low[i]);
+        for (int i = 0; i < 2; ++i) {
+          const float g = *gates.at(j + i * 4, n * 8 + group);
+          split_tf32(kWithoutResets ? chunked::without_reset(g) : g, high[i], low[i]);
+        }
         mma_m16n8k8_tf32(sums.centred[n], centred, high, sums.centred[n]);
         mma_m16n8k8_tf32(sums.centred[n], centred, low, sums.centred[n]);
         mma_m16n8k8_tf32(sums.edges[n], edge, high, sums.edges[n]);

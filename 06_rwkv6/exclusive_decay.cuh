@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "common/chunked/preparing_warp.cuh"
+#include "common/chunked/resets.cuh"
 #include "common/pairs.cuh"
 #include "common/ptx/ldmatrix.cuh"
 #include "common/ptx/mma.cuh"
@@ -44,7 +45,7 @@ struct ExclusiveDecay {
     }
   };
 
-  template <int kTiles, int kWidth>
+  template <int kTiles, bool kWithoutResets, int kWidth>
   static __device__ __forceinline__ Sums<kTiles> sums(
       const SwizzledRows<const __nv_bfloat16, kWidth>& decays) {
     constexpr uint32_t kHalf = 0x3f003f00u, kSigns = 0x80008000u;  // a pair of bf16: 1/2; minus it
@@ -61,6 +62,10 @@ struct ExclusiveDecay {
     for (int n = 0; n < kTiles; n += 2) {
       uint32_t w[4];
       ldmatrix_trans(w, decays.at(lane % 16, n * 8 + lane / 16 * 8));
+      if constexpr (kWithoutResets) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) w[i] = chunked::without_resets(w[i]);
+      }
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const uint32_t w_n[2] = {w[2 * i], w[2 * i + 1]};
@@ -74,7 +79,7 @@ struct ExclusiveDecay {
 
   // The same of float decays: here each is the sum of two tf32, and its own decay is taken from a row
   // by subtraction.
-  template <int kTiles, int kWidth>
+  template <int kTiles, bool kWithoutResets, int kWidth>
   static __device__ __forceinline__ Sums<kTiles> sums(
       const SwizzledRows<const float, kWidth>& decays) {
     const int lane = threadIdx.x % kWarp;
@@ -93,7 +98,10 @@ struct ExclusiveDecay {
       for (int n = 0; n < kTiles; ++n) {
         uint32_t high[2], low[2];
 #pragma unroll
-        for (int i = 0; i < 2; ++i) split_tf32(*decays.at(j + i * 4, n * 8 + row), high[i], low[i]);
+        for (int i = 0; i < 2; ++i) {
+          const float w = *decays.at(j + i * 4, n * 8 + row);
+          split_tf32(kWithoutResets ? chunked::without_reset(w) : w, high[i], low[i]);
+        }
         mma_m16n8k8_tf32(sums.h[n], halves, low, sums.h[n]);
         mma_m16n8k8_tf32(sums.h[n], halves, high, sums.h[n]);
         mma_m16n8k8_tf32(sums.through[n], weights, low, sums.through[n]);
@@ -105,7 +113,8 @@ struct ExclusiveDecay {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const float own = *decays.at(row + i / 2 * 8, n * 8 + column * 2 + i % 2);
-        sums.before[n][i] = sums.through[n][i] - own;
+        sums.before[n][i] =
+            sums.through[n][i] - (kWithoutResets ? chunked::without_reset(own) : own);
       }
     }
     return sums;

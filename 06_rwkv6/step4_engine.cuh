@@ -98,7 +98,7 @@ struct EngineTilings<__nv_bfloat16> {
                                                     .column_warps = 2,
                                                     .sub_chunks = 2,
                                                     .slots = 3,
-                                                    .slab = 32,
+                                                    .slab = 64,
                                                     .blocks = 2};
   };
   struct UpTo128 {

@@ -14,9 +14,10 @@ constexpr unsigned kFullWarp = 0xffffffffu;
 //
 // Both counts are powers of two. After it, x[0 .. kValues / kLanes) of lane i of a group holds the
 // sums of the values from i * kValues / kLanes on; where there are fewer values than lanes, x[0]
-// holds value i / (kLanes / kValues). All lanes of the warp must call it.
+// holds value i / (kLanes / kValues). All lanes of the warp must call it. kStride: the lanes of a
+// group are not neighbours but so far apart; `lane` counts them 0, 1, 2, ... all the same.
 // [doc:reduce_scatter]
-template <int kLanes, int kValues, int kSize>
+template <int kLanes, int kValues, int kStride = 1, int kSize>
 __device__ __forceinline__ void reduce_scatter(float (&x)[kSize], int lane) {
   if constexpr (kLanes > 1) {
     constexpr int kDistance = kLanes / 2;
@@ -27,12 +28,12 @@ __device__ __forceinline__ void reduce_scatter(float (&x)[kSize], int lane) {
       for (int i = 0; i < kHalf; ++i) {
         const float keep = upper ? x[i + kHalf] : x[i];
         const float give = upper ? x[i] : x[i + kHalf];
-        x[i] = keep + __shfl_xor_sync(kFullWarp, give, kDistance);
+        x[i] = keep + __shfl_xor_sync(kFullWarp, give, kDistance * kStride);
       }
-      reduce_scatter<kDistance, kHalf>(x, lane);
+      reduce_scatter<kDistance, kHalf, kStride>(x, lane);
     } else {
-      x[0] += __shfl_xor_sync(kFullWarp, x[0], kDistance);
-      reduce_scatter<kDistance, 1>(x, lane);
+      x[0] += __shfl_xor_sync(kFullWarp, x[0], kDistance * kStride);
+      reduce_scatter<kDistance, 1, kStride>(x, lane);
     }
   }
 }

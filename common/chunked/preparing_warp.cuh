@@ -1,8 +1,8 @@
 // The preparing warps: they turn rows of reads, writes and decays into packets, and fetch the rows,
 // where no other warps do.
 //
-// What differs between operators is Tiling::Decay. With h some number halfway between a sub-chunk's
-// first and last sum of decays, a Decay has
+// What differs between operators is Tiling::Decay. With h halfway between a sub-chunk's first and last
+// sum of decays, a Decay has
 //
 //   kExclusive      whether a row reads the state before its own decay and write, which it then sees
 //                   through the bonus alone
@@ -22,6 +22,7 @@
 
 #include "common/chunked/block.cuh"
 #include "common/chunked/fp16_range.cuh"
+#include "common/chunked/resets.cuh"
 #include "common/chunked/rows.cuh"
 #include "common/mma_operands.cuh"
 #include "common/ptx/exp2.cuh"
@@ -48,6 +49,7 @@ class PreparingWarp {
   using T = typename Tiling::T;
   using Decay = typename Tiling::Decay;
   static constexpr int kTiles = Tiling::kSlab / 8;
+  using Resets = chunked::Resets<Decay::kExclusive>;
   using Sizes = Fp16Range<kTiles, Tiling::kSlabs, Tiling::kM>;
 
  public:
@@ -94,62 +96,210 @@ class PreparingWarp {
   // Prepares the slab of a packet; its writes as fp16, and then once more if that does not suit all
   // lanes. Only when all is done, so that nothing waits for the vote.
   __device__ __forceinline__ void prepare(int round) {
+    Packet<Tiling>& packet = this->packet(round);
     Sizes sizes;
-    if (!prepare_mild(round, sizes)) prepare_strong(round, sizes);
+    const bool mild = mild_ && prepare_mild(packet, round, sizes);
+    mild_ = mild || prepare_any(packet, round, sizes);
     if constexpr (Tiling::kFp16) {
       const bool in_fp16 = __all_sync(kFullWarp, sizes.suits());
       if (!in_fp16) split_writes(round);
-      if (lane_ == 0) packet(round).in_fp16[slab_] = in_fp16;
+      if (lane_ == 0) packet.in_fp16[slab_] = in_fp16;
     }
   }
   // [/doc:prepare]
 
+  // Accumulators of 16 rows and 16 columns, what the rows' reads find of the columns' writes; and each
+  // row's own through the bonus, in an exclusive walk.
+  struct Scores {
+    float sums[2][4] = {}, bonus[2] = {};
+  };
+
+  // Columns of a sub-chunk, in tiles of eight.
+  template <int kCount>
+  struct Columns {
+    Pair<T> read[kCount][2], write[kCount][2];
+    typename Decay::template Sums<kCount> decays;
+  };
+  // From tile n0 of the slab on. All is read before anything is stored: the compiler could not know
+  // that stores leave it alone.
+  template <bool kWithoutResets, int kCount>
+  __device__ __forceinline__ void fetch(Columns<kCount>& columns, int round, int n0) const {
+    load_rows(columns.read, slab(kRead, round).from(0, n0 * 8));
+    load_rows(columns.write, slab(kWrite, round).from(0, n0 * 8));
+    columns.decays =
+        Decay::template sums<kCount, kWithoutResets>(slab(kDecay, round).from(0, n0 * 8));
+  }
+
   // [doc:prepare_mild]
   // Returns whether the decays are mild enough for that.
-  __device__ __forceinline__ bool prepare_mild(int round, Sizes& sizes) {
-    Packet<Tiling>& packet = this->packet(round);
-
-    // Read before anything is stored: the compiler could not know that the stores leave it alone.
-    Pair<T> read_pairs[kTiles][2], write_pairs[kTiles][2];
-    load_rows(read_pairs, slab(kRead, round));
-    load_rows(write_pairs, slab(kWrite, round));
-    const auto sums = Decay::template sums<kTiles>(slab(kDecay, round));
-    if (!__all_sync(kFullWarp, sums.mild())) return false;
-
-    float scores[2][4] = {}, bonus[2] = {};
+  __device__ __forceinline__ bool prepare_mild(Packet<Tiling>& packet, int round,
+                                               Sizes& sizes) const {
+    Scores scores;
+    Columns<kTiles> columns;
+    fetch</*kWithoutResets=*/false>(columns, round, 0);
+    if (!__all_sync(kFullWarp, columns.decays.mild())) return false;
 #pragma unroll
     for (int n = 0; n < kTiles; ++n) {
       // Here and there, among instructions that wait for each other.
-      if constexpr (Tiling::kFp16) sizes.look_at(write_pairs[n], values(round), n, slab_);
-      float read[4], write[4];
-      unpack(read, read_pairs[n]);
-      unpack(write, write_pairs[n]);
-      if constexpr (Decay::kExclusive) add_bonus(bonus, n, read, write);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        read[i] *= exp2_approx(sums.read(n, i) * kLog2e);
-        write[i] *= exp2_approx(-sums.write(n, i) * kLog2e);
-      }
-      add_scores(scores, read, write);
-      float begin[2], end[2];
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        begin[i] = exp2_approx(sums.begin(n, i) * kLog2e);
-        end[i] = exp2_approx(sums.end(n, i) * kLog2e);
-      }
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        read[i] *= begin[i % 2] * scale_;
-        write[i] *= end[i % 2];
-      }
-      store_reads(packet, n, read);
-      store_writes<Tiling::kFp16>(packet, n, write);
-      store_decay(packet, n, begin[0] * end[0], begin[1] * end[1]);
+      if constexpr (Tiling::kFp16) sizes.look_at(columns.write[n], values(round), n, slab_);
+      Tile tile;
+      unpack(tile, columns, n);
+      if constexpr (Decay::kExclusive) add_bonus(scores, n, tile);
+      scale_to_halfway(tile, columns.decays, n);
+      add_scores(scores, tile.read, tile.write);
+      scale_to_ends(tile, columns.decays, n);
+      store<Tiling::kFp16>(packet, n, tile);
     }
-    store_scores(packet, scores, bonus);
+    store_scores(packet, scores);
     return true;
   }
   // [/doc:prepare_mild]
+
+  // [doc:prepare_any]
+  // The same for any decays, 16 columns at a time. Returns whether the usual way would have done.
+  __device__ __forceinline__ bool prepare_any(Packet<Tiling>& packet, int round,
+                                              Sizes& sizes) const {
+    Scores scores[2];  // of even and of odd tiles, which need not wait for each other
+    bool usual = true;
+#pragma unroll 1
+    for (int n0 = 0; n0 < kTiles; n0 += 2) {
+      Columns<2> columns;
+      fetch</*kWithoutResets=*/true>(columns, round, n0);
+      const auto decay_rows = slab(kDecay, round).from(0, n0 * 8);
+      Tile tiles[2];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        if constexpr (Tiling::kFp16) sizes.look_at(columns.write[i], values(round), n0 + i, slab_);
+        unpack(tiles[i], columns, i);
+        if constexpr (Decay::kExclusive) add_bonus(scores[0], n0 + i, tiles[i]);
+      }
+      if (__all_sync(kFullWarp, columns.decays.mild())) {
+        const Resets resets[2] = {Resets(decay_rows), Resets(decay_rows.from(0, 8))};
+#pragma unroll
+        for (int i = 0; i < 2; ++i) scale_to_halfway(tiles[i], columns.decays, i);
+        // Rows between two resets of a column see each other, and no others: run after run.
+        const auto has = [&](int run) {
+          return __any_sync(kFullWarp, resets[0].has(run) || resets[1].has(run));
+        };
+        usual = usual && !has(1);
+#pragma unroll 1
+        for (int run = 0; run == 0 || has(run); ++run) {
+#pragma unroll
+          for (int i = 0; i < 2; ++i) add_scores_of_run(scores[i], tiles[i], resets[i], run);
+        }
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          scale_to_ends(tiles[i], columns.decays, i);
+          resets[i].cut(tiles[i].read, tiles[i].write, tiles[i].decay);
+        }
+      } else {
+        usual = false;
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          scale_row_by_row(tiles[i], decay_rows.from(0, i * 8), scores[i]);
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < 2; ++i) store<Tiling::kFp16>(packet, n0 + i, tiles[i]);
+    }
+#pragma unroll
+    for (int i = 0; i < 8; ++i) scores[0].sums[i / 4][i % 4] += scores[1].sums[i / 4][i % 4];
+    store_scores(packet, scores[0]);
+    return usual;
+  }
+  // [/doc:prepare_any]
+
+  // Eight columns as accumulators have them, of two rows a lane: reads and writes, and what the state
+  // decays by over the sub-chunk.
+  struct Tile {
+    float read[4], write[4], decay[2];
+  };
+  template <int kCount>
+  static __device__ __forceinline__ void unpack(Tile& tile, const Columns<kCount>& columns, int i) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float2 read = to_floats(columns.read[i][half]);
+      const float2 write = to_floats(columns.write[i][half]);
+      tile.read[2 * half] = read.x, tile.read[2 * half + 1] = read.y;
+      tile.write[2 * half] = write.x, tile.write[2 * half + 1] = write.y;
+    }
+  }
+
+  // [doc:scaled_rows]
+  // So that a read times a write has the decays between: h goes out of the product.
+  template <class Sums>
+  static __device__ __forceinline__ void scale_to_halfway(Tile& tile, const Sums& decays, int n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      tile.read[i] *= exp2_approx(decays.read(n, i) * kLog2e);
+      tile.write[i] *= exp2_approx(-(decays.write(n, i) * kLog2e));
+    }
+  }
+  // Reads from the sub-chunk's beginning on, and writes to its end.
+  template <class Sums>
+  __device__ __forceinline__ void scale_to_ends(Tile& tile, const Sums& decays, int n) const {
+    float begin[2], end[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      begin[i] = exp2_approx(decays.begin(n, i) * kLog2e);
+      end[i] = exp2_approx(decays.end(n, i) * kLog2e);
+      tile.decay[i] = begin[i] * end[i];
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      tile.read[i] *= begin[i % 2] * scale_;
+      tile.write[i] *= end[i % 2];
+    }
+  }
+  // [/doc:scaled_rows]
+
+  static __device__ __forceinline__ void add_scores_of_run(Scores& scores, const Tile& tile,
+                                                           const Resets& resets, int run) {
+    float read[4], write[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      read[i] = resets.read_run[i] == run ? tile.read[i] : 0;
+      write[i] = resets.write_run[i] == run ? tile.write[i] : 0;
+    }
+    add_scores(scores, read, write);
+  }
+
+  // [doc:scale_row_by_row]
+  // Of decays that are too strong: no factor is over 1 here. The scores of a row are its read times
+  // the writes before it, which have decayed along.
+  __device__ __forceinline__ void scale_row_by_row(Tile& tile,
+                                                   const typename Tiling::Rows& decay_rows,
+                                                   Scores& scores) const {
+    const int row = lane_ / 4, pair = lane_ % 4 * 2;
+    const float own[4] = {tile.write[0], tile.write[1], tile.write[2], tile.write[3]};
+    float(&write)[4] = tile.write;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) write[i] = 0;
+    tile.decay[0] = tile.decay[1] = 1;
+#pragma unroll 2
+    for (int i = 0; i < kSubChunk; ++i) {
+      const float2 logs = to_floats(load_pair(decay_rows.at(i, pair)));
+      const float decay[2] = {exp2_approx(logs.x * kLog2e), exp2_approx(logs.y * kLog2e)};
+      const bool mine[2] = {row == i, row + 8 == i};
+      const auto move_on = [&] {  // past row i
+#pragma unroll
+        for (int j = 0; j < 2; ++j) tile.decay[j] *= decay[j];
+#pragma unroll
+        for (int j = 0; j < 4; ++j) write[j] = mine[j / 2] ? own[j] : write[j] * decay[j % 2];
+      };
+      if (!Decay::kExclusive) move_on();
+      float read[4] = {};  // of row i alone
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        if (!mine[j / 2]) continue;
+        read[j] = tile.read[j];
+        tile.read[j] *= tile.decay[j % 2] * scale_;
+      }
+      add_scores(scores, read, write);
+      if (Decay::kExclusive) move_on();
+    }
+  }
+  // [/doc:scale_row_by_row]
 
   // [doc:split_writes]
   // Stores writes once more, as the sum of two bf16. Of any decays: the sums are of those after a row,
@@ -254,46 +404,39 @@ class PreparingWarp {
   }
   // [/doc:prepare_strong]
 
-  // The lane's columns of two rows, as accumulators have them.
-  static __device__ __forceinline__ void unpack(float (&x)[4], const Pair<T> (&pairs)[2]) {
-    const float2 upper = to_floats(pairs[0]), lower = to_floats(pairs[1]);
-    x[0] = upper.x, x[1] = upper.y, x[2] = lower.x, x[3] = lower.y;
-  }
-
   // bonus += read (bonus write), of the columns that the lane has of eight.
-  __device__ __forceinline__ void add_bonus(float (&bonus)[2], int n, const float (&read)[4],
-                                            const float (&write)[4]) const {
+  __device__ __forceinline__ void add_bonus(Scores& scores, int n, const Tile& tile) const {
     const float2 u = load_pair(block_.smem.bonus + column_ + n * 8 + lane_ % 4 * 2);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) bonus[i / 2] += read[i] * (i % 2 == 0 ? u.x : u.y) * write[i];
+    for (int i = 0; i < 4; ++i) {
+      scores.bonus[i / 2] += tile.read[i] * (i % 2 == 0 ? u.x : u.y) * tile.write[i];
+    }
   }
 
   // scores += read write^T, of eight columns: accumulators of one product as operands of the next.
   // Elements 1 and 2 of an accumulator are 2 and 1 of an A operand.
-  __device__ __forceinline__ void add_scores(float (&scores)[2][4], const float (&read)[4],
-                                             const float (&write)[4]) const {
+  static __device__ __forceinline__ void add_scores(Scores& scores, const float (&read)[4],
+                                                    const float (&write)[4]) {
     const uint32_t read_bits[4] = {__float_as_uint(read[0]), __float_as_uint(read[2]),
                                    __float_as_uint(read[1]), __float_as_uint(read[3])};
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      mma_m16n8k8_tf32(scores[half], read_bits,
+      mma_m16n8k8_tf32(scores.sums[half], read_bits,
                        {__float_as_uint(write[2 * half]), __float_as_uint(write[2 * half + 1])},
-                       scores[half]);
+                       scores.sums[half]);
     }
   }
 
-  // By the lanes of row 0.
-  __device__ __forceinline__ void store_decay(Packet<Tiling>& packet, int n, float x0,
-                                              float x1) const {
-    if (lane_ >= 4) return;
+  // Tile n of the slab.
+  template <bool kInFp16>
+  __device__ __forceinline__ void store(Packet<Tiling>& packet, int n, const Tile& tile) const {
+    packet.reads[column_ / 8 + n][lane_] = {
+        __float_as_uint(tile.read[0]), __float_as_uint(tile.read[2]), __float_as_uint(tile.read[1]),
+        __float_as_uint(tile.read[3])};
+    store_writes<kInFp16>(packet, n, tile.write);
+    if (lane_ >= 4) return;  // all rows of lanes have the same
     float* decays = reinterpret_cast<float*>(packet.decay[lane_]);
-    store_pair(decays + column_ / 4 + n * 2, x0, x1);
-  }
-
-  __device__ __forceinline__ void store_reads(Packet<Tiling>& packet, int n,
-                                              const float (&read)[4]) const {
-    packet.reads[column_ / 8 + n][lane_] = {__float_as_uint(read[0]), __float_as_uint(read[2]),
-                                            __float_as_uint(read[1]), __float_as_uint(read[3])};
+    store_pair(decays + column_ / 4 + n * 2, tile.decay[0], tile.decay[1]);
   }
 
   template <bool kInFp16>
@@ -312,18 +455,19 @@ class PreparingWarp {
   // [doc:store_scores]
   // The first slab's warp sums up the scores of all slabs, and stores the causal half as two bf16. In
   // an exclusive walk a row's own score is its bonus.
-  __device__ __forceinline__ void store_scores(Packet<Tiling>& packet, float (&scores)[2][4],
-                                               float (&bonus)[2]) const {
+  __device__ __forceinline__ void store_scores(Packet<Tiling>& packet, Scores& all) const {
+    float(&scores)[2][4] = all.sums;
     const int row = lane_ / 4, column = lane_ % 4 * 2;
     if constexpr (Decay::kExclusive) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         // Summed up over the columns, which four lanes share.
-        bonus[i] += __shfl_xor_sync(kFullWarp, bonus[i], 1);
-        bonus[i] += __shfl_xor_sync(kFullWarp, bonus[i], 2);
-        float(&own)[4] = scores[i];  // the quarter of the scores that has the row's own
-        if (column == row) own[2 * i] = bonus[i] * (1 / kUncut);  // no tensor core has cut it off
-        if (column + 1 == row) own[2 * i + 1] = bonus[i] * (1 / kUncut);
+        float bonus = all.bonus[i];
+        bonus += __shfl_xor_sync(kFullWarp, bonus, 1);
+        bonus += __shfl_xor_sync(kFullWarp, bonus, 2);
+        bonus *= 1 / kUncut;  // no tensor core has cut it off
+        if (column == row) scores[i][2 * i] = bonus;
+        if (column + 1 == row) scores[i][2 * i + 1] = bonus;
       }
     }
     if (!sum_over_slabs<Tiling::kSlabs>(packet.scores, scores, slab_, sub_)) return;
@@ -345,6 +489,7 @@ class PreparingWarp {
   const Block<Tiling>& block_;
   const int lane_, sub_, slab_, column_;
   const float scale_;  // of reads and of scores, and so of outputs
+  bool mild_ = true;   // whether the decays of the round before were; then those of the next may be
   std::conditional_t<Tiling::kLoadWarps == 0, RowLoader<Tiling>, NoRows<Tiling>> rows_;
 };
 

@@ -70,31 +70,36 @@ struct RowTile {
 constexpr int kRead = 0, kWrite = 1, kDecay = 2, kValue = 3;
 
 // [doc:row_loader]
-// The rows that one warp fetches. A warp keeps to one of the four tensors: so it has one address to
-// count up, not four.
+// The rows that one warp fetches. A warp keeps to one of the four tensors, or where warps are few to
+// two: so it has one address to count up, or two, not four.
 template <class Tiling>
 class RowLoader {
   using T = typename Tiling::T;
   static constexpr int kWarps = Tiling::kLoadWarps > 0 ? Tiling::kLoadWarps : Tiling::kPrepareWarps;
-  static_assert(kWarps % 4 == 0, "as many warps for each tensor");
-  static constexpr int kThreads = kWarps / 4 * kWarp;
+  static constexpr int kOwn = kWarps >= 4 ? 1 : 4 / kWarps;   // tensors of a warp
+  static constexpr int kThreads = kWarps * kOwn / 4 * kWarp;  // that share a tensor
+  static_assert(kThreads * 4 == kWarps * kOwn * kWarp, "as many warps for each tensor");
   using Tile = RowTile<T, Tiling::kRows, Tiling::kE, kThreads>;
   using ValueTile = RowTile<T, Tiling::kRows, Tiling::kM, kThreads>;
 
  public:
   // `thread` counts those of the warps that fetch.
   __device__ __forceinline__ RowLoader(const Block<Tiling>& block, int thread)
-      : block_(block), tensor_(thread / kThreads), thread_(thread % kThreads) {
-    const auto& x = tensor_ == kRead    ? block.x.read
-                    : tensor_ == kWrite ? block.x.write
-                    : tensor_ == kDecay ? block.x.decay
-                                        : block.x.value;
-    const bool is_value = tensor_ == kValue;
-    const int row = is_value ? ValueTile::row(thread_) : Tile::row(thread_);
-    const int column = is_value ? block.m0 + ValueTile::column(thread_) : Tile::column(thread_);
-    source_ = x.row(block.b, block.h, block.begin + row) + column;
-    stride_ = x.stride_l;
-    columns_ = static_cast<int>(x.D) - (is_value ? block.m0 : 0);
+      : block_(block), first_(thread / kThreads * kOwn), thread_(thread % kThreads) {
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+      const int tensor = first_ + i;
+      const auto& x = tensor == kRead    ? block.x.read
+                      : tensor == kWrite ? block.x.write
+                      : tensor == kDecay ? block.x.decay
+                                         : block.x.value;
+      const bool is_value = tensor == kValue;
+      const int row = is_value ? ValueTile::row(thread_) : Tile::row(thread_);
+      const int column = is_value ? block.m0 + ValueTile::column(thread_) : Tile::column(thread_);
+      source_[i] = x.row(block.b, block.h, block.begin + row) + column;
+      stride_[i] = x.stride_l;
+      columns_[i] = static_cast<int>(x.D) - (is_value ? block.m0 : 0);
+    }
   }
 
   // Starts the copies of the first rounds' rows.
@@ -109,11 +114,13 @@ class RowLoader {
   __device__ __forceinline__ void load(int round) {
     if (round < block_.rounds) {
       auto& smem = block_.smem;
-      const int rows = block_.end - block_.begin - round * Tiling::kRows;
-      if (tensor_ == kValue) {
-        load_tile<ValueTile>(smem.values[round % (Tiling::kSlots + 1)][0], rows);
-      } else {
-        load_tile<Tile>(smem.rows[tensor_][round % Tiling::kSlots][0], rows);
+#pragma unroll
+      for (int i = 0; i < kOwn; ++i) {
+        if (first_ + i == kValue) {
+          load_tile<ValueTile>(smem.values[round % (Tiling::kSlots + 1)][0], round, i);
+        } else {
+          load_tile<Tile>(smem.rows[first_ + i][round % Tiling::kSlots][0], round, i);
+        }
       }
     }
     cp_async_commit();
@@ -121,17 +128,19 @@ class RowLoader {
 
  private:
   template <class AnyTile>
-  __device__ __forceinline__ void load_tile(T* smem, int rows) {
-    source_ = block_.aligned
-                  ? AnyTile::load(smem, source_, stride_, thread_, rows, columns_)
-                  : AnyTile::load_elements(smem, source_, stride_, thread_, rows, columns_);
+  __device__ __forceinline__ void load_tile(T* smem, int round, int i) {
+    const int rows = block_.end - block_.begin - round * Tiling::kRows;
+    source_[i] =
+        block_.aligned
+            ? AnyTile::load(smem, source_[i], stride_[i], thread_, rows, columns_[i])
+            : AnyTile::load_elements(smem, source_[i], stride_[i], thread_, rows, columns_[i]);
   }
 
   const Block<Tiling>& block_;
-  const int tensor_, thread_;
-  const T* source_;  // the thread's first element of the next round
-  int64_t stride_;
-  int columns_;
+  const int first_, thread_;  // the warp's first tensor
+  const T* source_[kOwn];     // the thread's first element of the next round
+  int64_t stride_[kOwn];
+  int columns_[kOwn];
 };
 // [/doc:row_loader]
 

@@ -361,7 +361,7 @@ template <class T>
 void segment_states(const Walk<T>& x, const Segments& segments, cudaStream_t stream) {
   //                                columns groups
   if (sum_tile(x.write.D) == 64) {
-    launch_segment_states<SumTiling<T, 64, 4>>(x, segments, stream);
+    launch_segment_states<SumTiling<T, 64, 2>>(x, segments, stream);
   } else {
     launch_segment_states<SumTiling<T, 128, sizeof(T) == 4 ? 1 : 2>>(x, segments, stream);
   }
