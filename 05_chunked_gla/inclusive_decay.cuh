@@ -20,6 +20,9 @@ namespace attn::chunked_gla {
 // [doc:centred_gates]
 struct InclusiveDecay {
   static constexpr bool kExclusive = false;
+  // Rows of gates as the published models have them, logsigmoid(N(0, 1)) / 16, leave nothing of a
+  // state in a float.
+  static constexpr int kRemembered = 1800;
 
   // Sums of the 16 gates of each column, as products of fixed matrices and the gates: of rows `row`
   // and row + 8 of two such matrices,

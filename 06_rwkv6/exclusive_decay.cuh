@@ -21,6 +21,8 @@ namespace attn::rwkv6 {
 // [doc:centred_decays]
 struct ExclusiveDecay {
   static constexpr bool kExclusive = true;
+  // Rows of decays of -exp(N(0, 1)) leave nothing of a state in a float.
+  static constexpr int kRemembered = 100;
 
   // Sums of the 16 decays of each column: products of three matrices of +-1/2 with the decays. h is
   // half of all of them; `before` is the sum of those before row i, - h; `through` is up to and

@@ -21,46 +21,61 @@ struct Cut {
   int64_t count, first_rows, rows;
 };
 
-// The blocks of one segment of every head, and how many blocks run at a time.
-struct Blocks {
-  int64_t of_segment, at_a_time;
+// What the cost of a cut depends on, beside its rows.
+struct Heads {
+  int64_t blocks;      // of one segment of all heads
+  int64_t at_a_time;   // blocks that have a multiprocessor each
+  int64_t remembered;  // rows after which the decays that the operator is used with leave nothing
 };
 template <class Tilings>
-Blocks blocks_of(int64_t heads, int64_t E, int64_t M) {
-  return {heads * ceil_div(M, column_tile(E)),
-          multiprocessors() * (E <= 64 ? Tilings::UpTo64::kSizes.blocks : 1)};
+Heads heads_of(int64_t heads, int64_t E, int64_t M) {
+  return {heads * ceil_div(M, column_tile(E)), multiprocessors(), Tilings::Decay::kRemembered};
 }
 
 // A block's beginning and end take as long as so many rows: measured on an H200 at E = 64 and 128.
 constexpr int64_t kBlockRows = 128;
 
-// How long a cut takes, in rows that a block walks. First segments begin first, and the others take
-// turns, beside them and then after them. The other launch takes as long as some rows, too, and so
-// does reading what a segment adds.
-inline int64_t cost_of(const Cut& cut, const Blocks& blocks) {
-  constexpr int64_t kLaunch = 128, kSegment = 8;
+// When it is known what the segments add, in rows that a block walks. Those rows of a segment that
+// count are summed up in nine tenths of the time of their walk, on the multiprocessors that first
+// segments leave over.
+inline int64_t cost_of_sums(const Cut& cut, const Heads& heads) {
+  const int64_t turns = ceil_div((cut.count - 1) * heads.blocks, heads.at_a_time - heads.blocks);
+  const int64_t rows = std::min(std::max(cut.first_rows, cut.rows), heads.remembered);
+  return kBlockRows + turns * rows * 9 / 10;
+}
+
+// How long a cut takes. First segments begin at once; the others take turns, beside them when the
+// sums are known, and after them. Reading what a segment adds takes as long as some rows, too.
+inline int64_t cost_of(const Cut& cut, const Heads& heads) {
+  constexpr int64_t kSegment = 8;
   const int64_t first = cut.first_rows + kBlockRows, other = cut.rows + kBlockRows;
-  if (cut.count == 1) return ceil_div(blocks.of_segment, blocks.at_a_time) * first;
-  const int64_t beside = first / other * (blocks.at_a_time - blocks.of_segment);
-  const int64_t after = std::max<int64_t>(0, (cut.count - 1) * blocks.of_segment - beside);
-  return first + ceil_div(after, blocks.at_a_time) * other + kLaunch + cut.count * kSegment;
+  if (cut.count == 1) return ceil_div(heads.blocks, heads.at_a_time) * first;
+  const int64_t idle = heads.at_a_time - heads.blocks, others = (cut.count - 1) * heads.blocks;
+  const int64_t sums = cost_of_sums(cut, heads);
+  const int64_t all_beside = sums + ceil_div(others, idle) * other;
+  const int64_t beside = std::max<int64_t>(0, first - sums) / other * idle;
+  const int64_t rest = ceil_div(std::max<int64_t>(0, others - beside), heads.at_a_time) * other;
+  return std::max(first, std::min(all_beside, std::max(first, sums) + rest)) + cut.count * kSegment;
 }
 
 // The best cut for heads that do not fill the multiprocessors; others stay whole.
-inline Cut best_cut(int64_t L, const Blocks& blocks) {
+inline Cut best_cut(int64_t L, const Heads& heads) {
   Cut best = {1, L, 0};
-  const int64_t idle = blocks.at_a_time - blocks.of_segment;
+  const int64_t idle = heads.at_a_time - heads.blocks;
   if (idle <= 0) return best;
-  // Of what runs at a time, or some more for what that leaves idle.
-  for (int64_t wanted = 2; wanted <= blocks.at_a_time / blocks.of_segment + 8; ++wanted) {
-    // The first segment is as long as the others, or as all the turns that they take beside it.
-    for (int64_t turns : {int64_t{1}, ceil_div((wanted - 1) * blocks.of_segment, idle)}) {
-      const int64_t more = (turns - 1) * kBlockRows;
+  // As many segments as have a multiprocessor each, or some more for what that leaves idle.
+  for (int64_t wanted = 2; wanted <= heads.at_a_time / heads.blocks + 8; ++wanted) {
+    // The first is as long as all the turns that the others take beside it, and until they begin.
+    const int64_t turns = ceil_div((wanted - 1) * heads.blocks, idle);
+    int64_t more = (turns - 1) * kBlockRows;
+    for (int guess = 0; guess < 3; ++guess) {
       const int64_t rows = ceil_div(L - more, (turns + wanted - 1) * kSegmentRows) * kSegmentRows;
       const int64_t first = turns * rows + more;
-      if (rows <= 0 || first >= L) continue;
+      if (rows <= 0 || first >= L) break;
       const Cut cut = {1 + ceil_div(L - first, rows), first, rows};
-      if (best.count == 1 || cost_of(cut, blocks) < cost_of(best, blocks)) best = cut;
+      if (best.count == 1 || cost_of(cut, heads) < cost_of(best, heads)) best = cut;
+      const int64_t wait = cost_of_sums(cut, heads);
+      more = (turns - 1) * kBlockRows + ceil_div(wait, kSegmentRows) * kSegmentRows;
     }
   }
   return best;
@@ -68,13 +83,12 @@ inline Cut best_cut(int64_t L, const Blocks& blocks) {
 // [/doc:cut]
 
 // [doc:prefers_segments]
-// Whether segments walked at the same time are faster. By the cost of strong decays, of which a
-// segment's last hundred rows are all that reaches the next; with mild ones segments read writes,
-// values and decays twice, and where they gain little they lose.
+// Whether segments walked at the same time are faster, with the decays that the operator is used with.
+// (With none at all, every row of a segment counts.)
 template <class Tilings>
 bool prefers_segments(int64_t heads, int64_t L, int64_t E, int64_t M) {
-  const Blocks blocks = blocks_of<Tilings>(heads, E, M);
-  return cost_of(best_cut(L, blocks), blocks) < 0.85 * cost_of({1, L, 0}, blocks);
+  const Heads all = heads_of<Tilings>(heads, E, M);
+  return cost_of(best_cut(L, all), all) < 0.9 * cost_of({1, L, 0}, all);
 }
 // [/doc:prefers_segments]
 
@@ -85,7 +99,7 @@ bool prefers_segments(int64_t heads, int64_t L, int64_t E, int64_t M) {
 template <class Tilings>
 void walk_in_segments(const Walk<typename Tilings::T>& x, cudaStream_t stream) {
   const int64_t L = x.write.L, E = x.write.D, M = x.value.D;
-  const Cut cut = best_cut(L, blocks_of<Tilings>(x.heads(), E, M));
+  const Cut cut = best_cut(L, heads_of<Tilings>(x.heads(), E, M));
   // A head's last segment may end before its first one begins, which would then find a state that
   // is kept in place to be the new one.
   const bool in_place = x.final_state.data != nullptr && x.final_state.data == x.initial_state.data;

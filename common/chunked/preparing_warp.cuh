@@ -6,6 +6,7 @@
 //
 //   kExclusive      whether a row reads the state before its own decay and write, which it then sees
 //                   through the bonus alone
+//   kRemembered     rows after which its usual decays leave nothing (cut.cuh)
 //   sums(rows)      of 16 rows of decays and kTiles tiles of 8 columns, at the places of mma.sync's
 //                   accumulators, with i a place in tile n:
 //     .read(n, i)   what row i's read has decayed by, - h

@@ -30,9 +30,12 @@
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
+#include <algorithm>
+
 #include "common/chunked/rows.cuh"
 #include "common/chunked/segments.cuh"
 #include "common/chunked/walk.cuh"
+#include "common/device.hpp"
 #include "common/launch.cuh"
 #include "common/mma_operands.cuh"
 #include "common/ptx/cp_async.cuh"
@@ -262,24 +265,18 @@ class SegmentSum {
   float S_[kTiles][2][4] = {};  // transposed: [value columns][write columns]
 };
 
-// [doc:segment_states]
-// x: the walk with time running backwards.
+// [doc:sum_segment]
+// Sums up one segment of a head, for the tile of the state from row e0 and column m0 on. All threads of
+// the block call it.
 template <class Tiling>
-__global__ void __launch_bounds__(Tiling::kThreads)
-    segment_states_kernel(Walk<typename Tiling::T> x, Segments segments, bool aligned) {
+__device__ __forceinline__ void sum_segment(const Walk<typename Tiling::T>& x,
+                                            const Segments& segments, int head, int segment, int e0,
+                                            int m0, bool aligned) {
   using T = typename Tiling::T;
   constexpr int kRows = Tiling::kRows, kSlots = Tiling::kSlots, kColumns = Tiling::kColumns;
   auto& smem = shared_storage<typename Tiling::SharedStorage>();
-  grid_dependency_launch();  // first segments wait for nothing that is computed here
-
-  const int e_blocks = segments.e_tiles * 8 / kColumns, m_blocks = segments.m_tiles * 16 / kColumns;
-  const int e0 = blockIdx.x % e_blocks * kColumns;
-  const int m0 = blockIdx.x / e_blocks % m_blocks * kColumns;
-  const int segment = blockIdx.x / e_blocks / m_blocks % (segments.count - 1);
-  const int64_t head = blockIdx.x / e_blocks / m_blocks / (segments.count - 1);
-  const int64_t b = head / x.write.H, h = head % x.write.H;
+  const int H = static_cast<int>(x.write.H), b = head / H, h = head % H;
   const int end = segments.begin(segment + 1), rows = end - segments.begin(segment);
-
   const int first = static_cast<int>(x.write.L) - end;
   using Tile = RowTile<T, kRows, kColumns, Tiling::kThreads>;
   const int thread = threadIdx.x;
@@ -334,6 +331,26 @@ __global__ void __launch_bounds__(Tiling::kThreads)
   __syncthreads();  // the rows are used, and no copy is on its way, before their place is
   sum.store(smem.sums, segments, head, segment, slab, m0 / 16, (e0 + column) / 8);
 }
+// [/doc:sum_segment]
+
+// [doc:segment_states]
+// x: the walk with time running backwards. A block takes sum after sum, of all `sums`.
+template <class Tiling>
+__global__ void __launch_bounds__(Tiling::kThreads)
+    segment_states_kernel(Walk<typename Tiling::T> x, Segments segments, int sums, bool aligned) {
+  grid_dependency_launch();  // first segments wait for nothing that is computed here
+  const int e_blocks = segments.e_tiles * 8 / Tiling::kColumns;
+  const int m_blocks = segments.m_tiles * 16 / Tiling::kColumns;
+#pragma unroll 1
+  for (int i = blockIdx.x; i < sums; i += gridDim.x) {
+    const int e_block = i % e_blocks, m_block = i / e_blocks % m_blocks;
+    const int segment = i / e_blocks / m_blocks % (segments.count - 1);
+    const int head = i / e_blocks / m_blocks / (segments.count - 1);
+    sum_segment<Tiling>(x, segments, head, segment, e_block * Tiling::kColumns,
+                        m_block * Tiling::kColumns, aligned);
+    __syncthreads();  // what was shared is used, before the next sum writes there
+  }
+}
 // [/doc:segment_states]
 
 template <class Tiling>
@@ -345,11 +362,15 @@ void launch_segment_states(const Walk<typename Tiling::T>& x, const Segments& se
   backwards.decay = flip(x.decay);
   const bool aligned =
       rows_are_16_bytes(x.write) && rows_are_16_bytes(x.value) && rows_are_16_bytes(x.decay);
-  const int64_t blocks = x.heads() * (segments.count - 1) *
-                         (segments.e_tiles * 8 / Tiling::kColumns) *
-                         (segments.m_tiles * 16 / Tiling::kColumns);
+  const int64_t tiles =
+      (segments.e_tiles * 8 / Tiling::kColumns) * (segments.m_tiles * 16 / Tiling::kColumns);
+  const int64_t sums = x.heads() * (segments.count - 1) * tiles;
+  // Where first segments leave few multiprocessors, the sums keep to these: first segments begin at once.
+  const int64_t idle = multiprocessors() - x.heads() * tiles;
+  const int64_t blocks =
+      segments.first_rows > segments.rows && idle > 0 ? std::min(sums, idle) : sums;
   launch({blocks, Tiling::kThreads, dynamic_shared_bytes<typename Tiling::SharedStorage>(), stream},
-         segment_states_kernel<Tiling>, backwards, segments, aligned);
+         segment_states_kernel<Tiling>, backwards, segments, static_cast<int>(sums), aligned);
 }
 
 // Columns of writes and of values of a block.
