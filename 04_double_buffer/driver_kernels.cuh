@@ -6,6 +6,8 @@
 
 #include "01_cpu_reference/causal_product_runner.hpp"
 #include "04_double_buffer/causal_product.cuh"
+#include "04_double_buffer/step3_chunks.cuh"
+#include "common/ceil_div.hpp"
 #include "common/driver/stage.hpp"
 #include "common/element.hpp"
 
@@ -41,9 +43,28 @@ inline driver::Kernel low_occupancy_driver_kernel() {
   };
 }
 
+inline driver::Kernel chunks_driver_kernel() {
+  return {
+      .name = "chunks",
+      .dtype = Dtype::bf16,
+      .run = reference::causal_product_runner<__nv_bfloat16>(
+          [](auto q, auto k, auto v, auto o) { chunks_causal_product(q, k, v, o); }),
+      // Products on tensor cores: q S in tf32, which counts twice, and v^T k; and, for each warp,
+      // scores, and these in two bf16 times v.
+      .cost =
+          [](const Shape& s) {
+            const double steps = double(s.B) * s.H * s.L;
+            const double warps = double(ceil_div(s.M, 16)), kChunk = chunks::kChunk;
+            driver::Cost cost = cost_of(s, Dtype::bf16, 0);
+            cost.matrix_flops = steps * 2 * (3. * s.E * s.M + kChunk * (warps * s.E + 2. * s.M));
+            return cost;
+          },
+  };
+}
+
 inline std::vector<driver::Kernel> driver_kernels() {
   return {double_buffer_driver_kernel<float>(), low_occupancy_driver_kernel(),
-          double_buffer_driver_kernel<__nv_bfloat16>()};
+          double_buffer_driver_kernel<__nv_bfloat16>(), chunks_driver_kernel()};
 }
 
 inline std::string picked_kernel(const Shape& s, Dtype dtype) {
