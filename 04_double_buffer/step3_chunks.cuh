@@ -141,6 +141,19 @@ using State = float[Tiling::kTiles][Tiling::kE / 8][4];
 template <class Tiling>
 using Outputs = float[Tiling::kHalves][4];
 
+// The causal half of a chunk's scores, from C to A, as the sum of two bf16.
+__device__ __forceinline__ void split_causal(uint32_t (&high)[4], uint32_t (&low)[4],
+                                             const float (&scores)[2][4], int lane) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int row = lane / 4 + i % 2 * 8, key = lane % 4 * 2 + i / 2 * 8;
+    const float* s = &scores[i / 2][i % 2 * 2];
+    const float s0 = key <= row ? s[0] : 0, s1 = key + 1 <= row ? s[1] : 0;
+    high[i] = pack_high(s0, s1);
+    low[i] = pack_low(s0, s1, high[i]);
+  }
+}
+
 // [doc:take]
 // o = the outputs of a chunk; S takes its rows in. k, q and v are the chunk's rows, v from the warp's
 // columns on.
@@ -195,16 +208,8 @@ __device__ __forceinline__ void take(State<Tiling>& S, Outputs<Tiling>& o,
     }
   }
 
-  // The causal half of the scores as A, the sum of two bf16.
   uint32_t high[4], low[4];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int row = lane / 4 + i % 2 * 8, key = lane % 4 * 2 + i / 2 * 8;
-    const float* s = &scores[i / 2][i % 2 * 2];
-    const float s0 = key <= row ? s[0] : 0, s1 = key + 1 <= row ? s[1] : 0;
-    high[i] = pack_high(s0, s1);
-    low[i] = pack_low(s0, s1, high[i]);
-  }
+  split_causal(high, low, scores, lane);
 #pragma unroll
   for (int half = 0; half < kHalves; ++half) {
     const uint32_t v_b[2] = {v_t[half / 2][half % 2], v_t[half / 2][half % 2 + 2]};
@@ -297,8 +302,6 @@ void launch_chunks(const Operands& x, bool accumulate, cudaStream_t stream) {
          chunks_kernel<Tiling>, x, column_tiles, aligned, accumulate);
 }
 
-}  // namespace chunks
-
 // The causal product: o_t = sum over s <= t of (q_t . k_s) v_s. E is at most 512. Rows of k and v past
 // their length count as zero; rows past the length of q are not read. Throws std::invalid_argument
 // for operands that do not fit together, CudaError when a launch fails.
@@ -308,7 +311,6 @@ inline void chunks_causal_product(TensorView<const __nv_bfloat16> q,  // [B, H, 
                                   TensorView<const __nv_bfloat16> v,  // [B, H, Lk, M]
                                   TensorView<__nv_bfloat16> o,        // [B, H, L, M]
                                   cudaStream_t stream = 0) {
-  using namespace chunks;
   check_causal_product(q, k, v, o);
   const Operands x = {q, k, v, o};
   //                                     E  columns warps chunks blocks
@@ -324,5 +326,9 @@ inline void chunks_causal_product(TensorView<const __nv_bfloat16> q,  // [B, H, 
   }
 }
 // [/doc:tilings]
+
+}  // namespace chunks
+
+using chunks::chunks_causal_product;
 
 }  // namespace attn::double_buffer
