@@ -1,47 +1,33 @@
 // Causal linear attention in chunks of 16 rows, on tensor cores.
 //
 // The idea: sixteen steps of the recurrence are three products of small matrices. With Q, K and V
-// the chunk's rows, and S the state before them,
+// the chunk's rows, S the state before them, and causal() what lies on and below the diagonal,
 //
-//   O = Q S + causal(Q K^T) V        causal(): entries above the diagonal become 0
+//   O = Q S + causal(Q K^T) V
 //   S = S + K^T V
 //
-// and tensor cores multiply matrices, sixteen times as fast as the other units multiply and add.
-// Step 1 makes E * M multiply-adds twice per row; here 16 rows share the instructions.
+// Tensor cores multiply matrices: an instruction of a warp is 2048 multiply-adds, not 32.
 //
 // The instruction: mma.sync m16n8k16, D = A B + C. A is [16, 16], B [16, 8], of bf16; C and D are
-// [16, 8], of floats. One warp executes it, and the matrices lie in the warp's registers, a part in
-// each lane. With g = lane / 4 and t = lane % 4 a lane holds
-//
-//   A   rows g and g + 8, columns 2t, 2t + 1, 2t + 8, 2t + 9       4 registers of two bf16
-//   B   rows 2t, 2t + 1, 2t + 8, 2t + 9 of column g                2 registers of two bf16
-//   C   rows g and g + 8, columns 2t, 2t + 1                       4 registers of a float
-//
-// Tiles of 8 x 8 come from shared memory to this order by ldmatrix, four at a time: each lane gives
-// the address of one row of a tile (lanes 0 to 7 of the first, 8 to 15 of the second, and so on), and
-// gets elements 2t and 2t + 1 of row g of each tile. With .trans it gets them of column g. So:
-//
-//   Q as A: as it lies.   K as B of Q K^T: as it lies.   K as B of V^T K: .trans.   V: .trans.
-//
-// Where do the results go? What C is to one product is A or B to the next, in the same lane: C's
-// columns 2t and 2t + 1 are what A wants of its rows, so the scores, rounded to pairs of bf16, are
-// A. And the state is kept transposed, S^T [value columns, E]: its C is the B of Q S.
+// [16, 8], of floats. The matrices lie in the registers of the warp, a part in each lane: below, at
+// `Who holds what`. What C is to one product is A or B to the next, in the same lane. C's columns 2t
+// and 2t + 1 are what A wants of its rows: scores, rounded to pairs of bf16, are A. And the state is
+// kept transposed, S^T [value columns, E]: as C of V^T K it is B of Q S.
 //
 // How exact: rounding the output to bf16 costs 1.7e-3. So nothing else may be rounded to bf16: the
-// scores go in as the sum of two bf16. S goes in as tf32, floats of which the tensor core reads 10
-// bits of mantissa and cuts off the rest (m16n8k8, half the speed). That costs 4e-4.
+// scores go in as the sum of two bf16, and S as tf32, floats of which the tensor core reads 10 bits
+// of mantissa and cuts off the rest (m16n8k8, at half the speed). That costs 4e-4.
 //
 // Who computes what: a block has one head and 64 of its value columns. Each of its four warps has 16
 // of these columns, and all E rows of their state, in registers. It takes chunk after chunk, and
-// never waits for another warp but where a buffer changes. All four warps make the same scores: that
-// is less work than to share them.
+// waits for the other warps only where a buffer changes. All four make the same scores, for that.
 //
 // What memory moves: q and k once per tile of columns, v and o once.
 //
 // What limits it: probably latency. A multiprocessor has two blocks, so two warps per scheduler, and
-// products wait for products: those of one chunk's scores for each other, and outputs for scores.
+// products wait for products.
 //
-// What the next step removes: nothing; it adds. Stage 05 gives each column of the state a gate.
+// What the next step adds, in stage 05: a gate for each row of the state.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -56,6 +42,7 @@
 #include "common/ptx/cp_async.cuh"
 #include "common/ptx/ldmatrix.cuh"
 #include "common/ptx/mma.cuh"
+#include "common/ragged.cuh"
 #include "common/shared_storage.cuh"
 #include "common/tensor_view.cuh"
 #include "common/warp.cuh"
@@ -66,7 +53,6 @@ namespace chunks {
 using bf16 = __nv_bfloat16;
 
 constexpr int kChunk = 16;  // rows: what A of mma.sync has
-constexpr int kPad = 8;     // 16 bytes more per row: eight rows then begin in different banks
 
 struct Operands {
   TensorView<const bf16> q;  // [B, H, L, E]
@@ -88,59 +74,38 @@ struct Tiling {
   static constexpr int kM = kColumns * kWarps;  // value columns of the block
   static constexpr int kRows = kChunks * kChunk;
   static constexpr int kThreads = kWarps * kWarp;
-  static constexpr int kTiles = kColumns / 16;  // of S transposed, [16 value columns, 8 rows]
-  static constexpr int kHalves = kColumns / 8;  // of outputs, [16 rows, 8 columns]
+
+  // Rows in shared memory.
+  using Rows = bf16[kRows][kE + kPad];
+  using ValueRows = bf16[kRows][kM + kPad];
+  // S^T, a warp's value columns times all rows, as C: [tile of 16 columns][tile of 8 rows][element].
+  using State = float[kColumns / 16][kE / 8][4];
+  // Outputs of a chunk as C: [tile of 8 columns][element].
+  using Outputs = float[kColumns / 8][4];
 };
 // [/doc:tiling]
 
 template <class Tiling>
 struct SharedStorage {
   // Rows as they lie in memory: those to be taken, and those on their way.
-  alignas(16) bf16 q[2][Tiling::kRows][Tiling::kE + kPad];
-  alignas(16) bf16 k[2][Tiling::kRows][Tiling::kE + kPad];
-  alignas(16) bf16 v[2][Tiling::kRows][Tiling::kM + kPad];
+  alignas(16) typename Tiling::Rows q[2], k[2];
+  alignas(16) typename Tiling::ValueRows v[2];
 };
 
-// [doc:stage_rows]
-// Starts the copy of rows [first, last) of a head, at most kRows, from `column` on, to shared memory,
-// by kThreads threads. What lies outside of x arrives as zeros, which add nothing to any sum.
-// aligned: every row begins on 16 bytes and holds whole 16 bytes.
-template <int kThreads, int kRows, int kPitch>
-__device__ __forceinline__ void stage_rows(bf16 (&x_smem)[kRows][kPitch],
-                                           const TensorView<const bf16>& x, int64_t b, int64_t h,
-                                           int first, int last, int column, bool aligned,
-                                           int thread) {
-  constexpr int kVector = kElementsPer16Bytes<bf16>, kPerRow = (kPitch - kPad) / kVector;
-  constexpr int kRowStep = kThreads / kPerRow;
-  static_assert(kThreads % kPerRow == 0 && kRows % kRowStep == 0);
-  const int rows = static_cast<int>(x.L < last ? x.L : last) - first;
-  const int columns = static_cast<int>(x.D) - column;
-  const int d = thread % kPerRow * kVector;
-  const bf16* source = x.row(b, h, first + thread / kPerRow) + column + d;
-#pragma unroll
-  for (int row = thread / kPerRow, pass = 0; pass < kRows / kRowStep; ++pass, row += kRowStep) {
-    const bool inside = row < rows && d < columns;
-    if (aligned) {
-      cp_async<16>(&x_smem[row][d], inside ? source : x.data, inside);
-    } else {  // element by element, and the thread waits for them
-#pragma unroll 1
-      for (int i = 0; i < kVector; ++i) {
-        x_smem[row][d + i] = inside && d + i < columns ? source[i] : bf16(0.0f);
-      }
-    }
-    source += kRowStep * x.stride_l;
-  }
-}
-// [/doc:stage_rows]
+// [doc:who_holds_what]
+// Who holds what, with g = lane / 4 and t = lane % 4:
+//
+//   A       rows g and g + 8, columns 2t, 2t + 1, 2t + 8, 2t + 9     4 registers of two bf16
+//   B       rows 2t, 2t + 1, 2t + 8, 2t + 9 of column g              2 registers of two bf16
+//   C, D    rows g and g + 8, columns 2t, 2t + 1                     4 registers of a float
+//
+// ldmatrix brings tiles of 8 x 8 from shared memory into this order, four at a time. Each lane gives
+// the address of a row of a tile, lanes 0 to 7 of the first, and so on, and gets elements 2t and
+// 2t + 1 of row g of each tile; with .trans of column g. So rows of q are A as they lie, rows of k
+// are B of Q K^T as they lie, and B of V^T K with .trans; rows of v are A of that with .trans.
+// [/doc:who_holds_what]
 
-// S^T, a warp's value columns times all rows, as C: [tile of 16 columns][tile of 8 rows][element].
-template <class Tiling>
-using State = float[Tiling::kTiles][Tiling::kE / 8][4];
-
-// Outputs of a chunk as C: [tile of 8 columns][element].
-template <class Tiling>
-using Outputs = float[Tiling::kHalves][4];
-
+// [doc:split_causal]
 // The causal half of a chunk's scores, from C to A, as the sum of two bf16.
 __device__ __forceinline__ void split_causal(uint32_t (&high)[4], uint32_t (&low)[4],
                                              const float (&scores)[2][4], int lane) {
@@ -153,20 +118,21 @@ __device__ __forceinline__ void split_causal(uint32_t (&high)[4], uint32_t (&low
     low[i] = pack_low(s0, s1, high[i]);
   }
 }
+// [/doc:split_causal]
 
 // [doc:take]
-// o = the outputs of a chunk; S takes its rows in. k, q and v are the chunk's rows, v from the warp's
-// columns on.
+// o = the outputs of a chunk, which begins at row0 of the buffers; S takes its rows in. `column` is
+// the warp's first.
 template <class Tiling>
-__device__ __forceinline__ void take(State<Tiling>& S, Outputs<Tiling>& o,
-                                     const bf16 (*q)[Tiling::kE + kPad],
-                                     const bf16 (*k)[Tiling::kE + kPad],
-                                     const bf16 (*v)[Tiling::kM + kPad], int column, int lane) {
-  constexpr int kTiles = Tiling::kTiles, kHalves = Tiling::kHalves;
-  // Which element of four tiles, two by two, a lane gives the address of: by columns first, as A has
-  // them, or by rows first.
-  const int a_row = lane % 16, a_column = lane / 16 * 8;
-  const int b_row = lane / 16 * 8 + lane % 8, b_column = lane / 8 % 2 * 8;
+__device__ __forceinline__ void take(typename Tiling::State& S, typename Tiling::Outputs& o,
+                                     const typename Tiling::Rows& q, const typename Tiling::Rows& k,
+                                     const typename Tiling::ValueRows& v, int row0, int column,
+                                     int lane) {
+  constexpr int kTiles = Tiling::kColumns / 16, kHalves = Tiling::kColumns / 8;
+  // Which element of four tiles, two by two, a lane gives the address of: row by row, as A wants
+  // them, or column by column.
+  const int a_row = row0 + lane % 16, a_column = lane / 16 * 8;
+  const int b_row = row0 + lane / 16 * 8 + lane % 8, b_column = lane / 8 % 2 * 8;
 
   // V^T as A, [16 value columns, 16 rows]. Registers 0 and 2 are also V as B, of the first 8 columns,
   // and 1 and 3 of the others.
@@ -203,11 +169,13 @@ __device__ __forceinline__ void take(State<Tiling>& S, Outputs<Tiling>& o,
       // S^T += V^T K, after Q S has read these rows.
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile) {
-        mma_m16n8k16(S[tile][n + i], v_t[tile], {k_t[2 * i], k_t[2 * i + 1]}, S[tile][n + i]);
+        float(&s)[4] = S[tile][n + i];
+        mma_m16n8k16(s, v_t[tile], {k_t[2 * i], k_t[2 * i + 1]}, s);
       }
     }
   }
 
+  // causal(Q K^T) V.
   uint32_t high[4], low[4];
   split_causal(high, low, scores, lane);
 #pragma unroll
@@ -221,72 +189,46 @@ __device__ __forceinline__ void take(State<Tiling>& S, Outputs<Tiling>& o,
 }
 // [/doc:take]
 
-// Stores a chunk's outputs, or adds them to what is there. pairs: two may be stored at once.
-template <class Tiling>
-__device__ __forceinline__ void store(const TensorView<bf16>& o, const Outputs<Tiling>& x,
-                                      int64_t b, int64_t h, int row0, int m0, bool pairs,
-                                      bool accumulate, int lane) {
-  const int row = row0 + lane / 4, m = m0 + lane % 4 * 2;
-  bf16* const target = o.row(b, h, row) + m;
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    if (row + i * 8 >= o.L) break;
-#pragma unroll
-    for (int half = 0; half < Tiling::kHalves; ++half) {
-      bf16* y = target + i * 8 * o.stride_l + half * 8;
-      if (pairs) {
-        if (m + half * 8 < o.D) store_pair(y, x[half][2 * i], x[half][2 * i + 1]);
-        continue;
-      }
-#pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        if (m + half * 8 + j >= o.D) break;
-        y[j] = bf16(x[half][2 * i + j] + (accumulate ? float(y[j]) : 0));
-      }
-    }
-  }
-}
-
 // [doc:kernel]
-// accumulate: outputs are added to o.
+// aligned: every row of every operand begins on 16 bytes and holds whole 16 bytes. accumulate:
+// outputs are added to o.
 template <class Tiling>
 __global__ void __launch_bounds__(Tiling::kThreads, Tiling::kBlocks)
     chunks_kernel(Operands x, int column_tiles, bool aligned, bool accumulate) {
-  constexpr int kRows = Tiling::kRows;
   auto& smem = shared_storage<SharedStorage<Tiling>>();
   const int64_t head = blockIdx.x / column_tiles;
   const int64_t b = head / x.q.H, h = head % x.q.H;
-  const int m0 = blockIdx.x % column_tiles * Tiling::kM;
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const int column = warp * Tiling::kColumns;  // the warp's first, within the block
-  const int L = static_cast<int>(x.q.L), rounds = (L + kRows - 1) / kRows;
+  const int m0 = blockIdx.x % column_tiles * Tiling::kM;
+  const int L = static_cast<int>(x.q.L), rounds = (L + Tiling::kRows - 1) / Tiling::kRows;
 
-  auto stage = [&](int round) {
+  const auto stage = [&](int round) {
     const auto copy = [&](auto& x_smem, const TensorView<const bf16>& rows, int from) {
-      stage_rows<Tiling::kThreads>(x_smem[round % 2], rows, b, h, round * kRows, L, from, aligned,
+      stage_rows<Tiling::kThreads>(x_smem, rows, b, h, round * Tiling::kRows, L, from, aligned,
                                    threadIdx.x);
     };
-    copy(smem.q, x.q, 0);
-    copy(smem.k, x.k, 0);
-    copy(smem.v, x.v, m0);
+    copy(smem.q[round % 2], x.q, 0);
+    copy(smem.k[round % 2], x.k, 0);
+    copy(smem.v[round % 2], x.v, m0);
     cp_async_commit();
   };
 
-  State<Tiling> S = {};
+  typename Tiling::State S = {};
   stage(0);
 #pragma unroll 1
   for (int round = 0; round < rounds; ++round) {
-    const int buffer = round % 2;
     cp_async_wait<0>();
     __syncthreads();  // everybody's copies have landed; nobody still reads the other buffer
     if (round + 1 < rounds) stage(round + 1);
 #pragma unroll 1
-    for (int row = 0; row < kRows && round * kRows + row < L; row += kChunk) {
-      Outputs<Tiling> o;
-      take<Tiling>(S, o, smem.q[buffer] + row, smem.k[buffer] + row, smem.v[buffer] + row, column,
+    for (int chunk = 0; chunk < Tiling::kChunks; ++chunk) {
+      const int row0 = chunk * kChunk, first = round * Tiling::kRows + row0;
+      if (first >= L) break;
+      typename Tiling::Outputs o;
+      take<Tiling>(S, o, smem.q[round % 2], smem.k[round % 2], smem.v[round % 2], row0, column,
                    lane);
-      store<Tiling>(x.o, o, b, h, round * kRows + row, m0 + column, aligned && !accumulate,
-                    accumulate, lane);
+      store_outputs(x.o, o, b, h, first, m0 + column, aligned, accumulate);
     }
   }
 }
@@ -302,26 +244,17 @@ void launch_chunks(const Operands& x, bool accumulate, cudaStream_t stream) {
          chunks_kernel<Tiling>, x, column_tiles, aligned, accumulate);
 }
 
-// The causal product: o_t = sum over s <= t of (q_t . k_s) v_s. E is at most 512. Rows of k and v past
-// their length count as zero; rows past the length of q are not read. Throws std::invalid_argument
-// for operands that do not fit together, CudaError when a launch fails.
 // [doc:tilings]
-inline void chunks_causal_product(TensorView<const __nv_bfloat16> q,  // [B, H, L, E]
-                                  TensorView<const __nv_bfloat16> k,  // [B, H, Lk, E]
-                                  TensorView<const __nv_bfloat16> v,  // [B, H, Lk, M]
-                                  TensorView<__nv_bfloat16> o,        // [B, H, L, M]
-                                  cudaStream_t stream = 0) {
-  check_causal_product(q, k, v, o);
-  const Operands x = {q, k, v, o};
-  //                                     E  columns warps chunks blocks
-  if (q.D <= 64) return launch_chunks<Tiling<64, 16, 4, 4, 2>>(x, false, stream);
-  if (q.D <= 128) return launch_chunks<Tiling<128, 16, 4, 4, 2>>(x, false, stream);
+inline void run(const Operands& x, cudaStream_t stream) {
+  //                                       E  columns warps chunks blocks
+  if (x.q.D <= 64) return launch_chunks<Tiling<64, 16, 4, 4, 2>>(x, false, stream);
+  if (x.q.D <= 128) return launch_chunks<Tiling<128, 16, 4, 4, 2>>(x, false, stream);
   // Above 256 rows the state does not fit: their parts of the outputs are added up in o.
   constexpr int kE = 256;
-  for (int64_t e = 0; e < q.D; e += kE) {
+  for (int64_t e = 0; e < x.q.D; e += kE) {
     Operands part = x;
-    part.q = columns(q, e, kE);
-    part.k = columns(k, e, kE);
+    part.q = columns(x.q, e, kE);
+    part.k = columns(x.k, e, kE);
     launch_chunks<Tiling<kE, 16, 4, 2, 1>>(part, e > 0, stream);
   }
 }
@@ -329,6 +262,16 @@ inline void chunks_causal_product(TensorView<const __nv_bfloat16> q,  // [B, H, 
 
 }  // namespace chunks
 
-using chunks::chunks_causal_product;
+// The causal product: o_t = sum over s <= t of (q_t . k_s) v_s. E is at most 512. Rows of k and v past
+// their length count as zero; rows past the length of q are not read. Throws std::invalid_argument
+// for operands that do not fit together, CudaError when a launch fails.
+inline void chunks_causal_product(TensorView<const __nv_bfloat16> q,  // [B, H, L, E]
+                                  TensorView<const __nv_bfloat16> k,  // [B, H, Lk, E]
+                                  TensorView<const __nv_bfloat16> v,  // [B, H, Lk, M]
+                                  TensorView<__nv_bfloat16> o,        // [B, H, L, M]
+                                  cudaStream_t stream = 0) {
+  check_causal_product(q, k, v, o);
+  chunks::run({q, k, v, o}, stream);
+}
 
 }  // namespace attn::double_buffer

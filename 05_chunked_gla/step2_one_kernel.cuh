@@ -1,34 +1,32 @@
 // Gated linear attention in one kernel, in chunks of 16 rows, on tensor cores.
 //
-// The idea: stage 04's step 3 with gates. With Q, K and V the chunk's rows, S the state before them,
-// and G_i the sum of a column's gates from the chunk's first row up to row i,
+// The idea: stage 04's step 3 with gates. With S the state before the chunk, and G_i the sum of a
+// column's gates from the chunk's first row up to row i,
 //
-//   o_i = q_i exp(G_i) . S  +  sum over j <= i of (q_i . exp(G_i - G_j) k_j) v_j
-//   S   = diag(exp(G_last)) S  +  sum over j of exp(G_last - G_j) k_j v_j^T
+//   o_i = q_i exp(G_i) . S + sum over j <= i of (q_i . exp(G_i - G_j) k_j) v_j
+//   S   = diag(exp(G_last)) S + sum over j of exp(G_last - G_j) k_j v_j^T
 //
-// So the products are stage 04's, once the rows of q and k are scaled; no factor is over 1. The
-// weights of the scores come apart: exp(G_i - G_j) = exp(G_i - h) exp(h - G_j) for any h. With h
-// halfway, G_last / 2, neither factor leaves the range of a float while G_last is no less than -133.
-// Where it is less, which the kernel sees from the data, the scores of 16 columns are made row by
-// row, of keys that decay along. Nothing is clamped.
+// The products are stage 04's, once rows of q and k are scaled, by factors that are never over 1. The
+// weights of scores come apart: exp(G_i - G_j) = exp(G_i - h) exp(h - G_j) for any h. With h halfway,
+// G_last / 2, neither factor leaves the range of a float while G_last is no less than -133. Where it
+// is less, which the kernel sees from the data, scores of 16 columns are made row by row, of keys
+// that decay along. Nothing is clamped.
 //
-// Scaling is more work than the scores were, and not to be done by all four warps. So each warp makes
-// a packet of one chunk, scaled rows and scores, in shared memory; then each takes all packets.
+// To scale is more work than the scores were, and not to be done by all warps. So each makes a packet
+// of one chunk in shared memory, scaled rows and scores. Then each takes all packets.
 //
 // How exact: rounding the output to bf16 costs 1.7e-3. So nothing else may be rounded to bf16: the
 // scores and the scaled k go in as the sum of two bf16, S and the scaled q as tf32.
 //
 // Who computes what: a block has one head and 64 of its value columns. Each of its four warps has 16
-// of these columns, and all E rows of their state, in registers; and one chunk of each round to
-// prepare.
+// of these columns, and all E rows of their state, in registers; and prepares a chunk of each round.
 //
-// What memory moves: q, k and g once per tile of columns, v and o once. Step 1 moves all that its
-// kernels hand on to each other besides.
+// What memory moves: q, k and g once per tile of columns, v and o once.
 //
-// What limits it: probably latency. Preparing is a chain of products, exponentials and products, and
-// all warps of the block are at it at the same time: then tensor cores wait, later the other units.
+// What limits it: probably latency. A multiprocessor has two blocks, so two warps per scheduler, and
+// preparing is a chain of products, exponentials and products, in all warps of a block at a time.
 //
-// What the next step removes: this wait. It gives the two jobs to different warps.
+// What the next step removes: this. It gives the two jobs to different warps.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -44,6 +42,7 @@
 #include "common/ptx/exp2.cuh"
 #include "common/ptx/ldmatrix.cuh"
 #include "common/ptx/mma.cuh"
+#include "common/ragged.cuh"
 #include "common/shared_storage.cuh"
 #include "common/tensor_view.cuh"
 #include "common/warp.cuh"
@@ -54,9 +53,6 @@ namespace one_kernel {
 using bf16 = __nv_bfloat16;
 
 constexpr int kChunk = 16;  // rows: what A of mma.sync has
-constexpr int kPad = 8;     // 16 bytes more per row: eight rows then begin in different banks
-
-using Operands = GlaOperands<bf16>;
 
 // The largest exponent of a factor of the scores, to base 2: factors from 2^-96 to 2^96 leave the
 // products of inputs up to 2^31 inside the range of a float.
@@ -65,6 +61,8 @@ constexpr float kMildest = 96;
 // Tensor cores cut a float off after 10 bits of mantissa, half a unit of them too low on average:
 // 2^-11 E(1 / mantissa). Every output is a sum of products of two such floats.
 constexpr float kUncut = 1 + 2 * 3.52e-4f;
+
+using Operands = GlaOperands<bf16>;
 
 // [doc:tiling]
 // How a block divides its head.
@@ -79,8 +77,14 @@ struct Tiling {
   static constexpr int kM = kColumns * kWarps;  // value columns of the block
   static constexpr int kRows = kChunks * kChunk;
   static constexpr int kThreads = kWarps * kWarp;
-  static constexpr int kTiles = kColumns / 16;  // of S transposed, [16 value columns, 8 rows]
-  static constexpr int kHalves = kColumns / 8;  // of outputs, [16 rows, 8 columns]
+
+  // Rows in shared memory.
+  using Rows = bf16[kRows][kE + kPad];
+  using ValueRows = bf16[kRows][kM + kPad];
+  // S^T, a warp's value columns times all rows, as C: [tile of 16 columns][tile of 8 rows][element].
+  using State = float[kColumns / 16][kE / 8][4];
+  // Outputs of a chunk as C: [tile of 8 columns][element].
+  using Outputs = float[kColumns / 8][4];
 };
 // [/doc:tiling]
 
@@ -88,65 +92,37 @@ struct Tiling {
 // A chunk, prepared.
 template <class Tiling>
 struct Packet {
-  uint4 q[Tiling::kE / 8][kWarp];  // scale q_i exp(G_i), for tf32, as A of m16n8k8
+  uint4 q[Tiling::kE / 8][kWarp];  // q_i exp(G_i), scaled, as A of m16n8k8
   // k_j exp(G_last - G_j), two columns to a word, as the sum of two bf16.
   alignas(16) uint32_t k_high[kChunk][(Tiling::kE + kPad) / 2];
   alignas(16) uint32_t k_low[kChunk][(Tiling::kE + kPad) / 2];
-  uint4 scores[2][kWarp];           // as A of m16n8k16, the sum of two bf16
-  float2 decay[Tiling::kE / 8][4];  // exp(G_last)
+  uint4 scores[2][kWarp];           // scaled, as A of m16n8k16, the sum of two bf16
+  float2 decay[Tiling::kE / 8][4];  // exp(G_last), of rows 2t and 2t + 1 of eight
 };
 // [/doc:packet]
 
 template <class Tiling>
 struct SharedStorage {
   // Rows as they lie in memory: those to be prepared, and those on their way.
-  alignas(16) bf16 q[2][Tiling::kRows][Tiling::kE + kPad];
-  alignas(16) bf16 k[2][Tiling::kRows][Tiling::kE + kPad];
-  alignas(16) bf16 g[2][Tiling::kRows][Tiling::kE + kPad];
-  alignas(16) bf16 v[2][Tiling::kRows][Tiling::kM + kPad];
+  alignas(16) typename Tiling::Rows q[2], k[2], g[2];
+  alignas(16) typename Tiling::ValueRows v[2];
   Packet<Tiling> packets[Tiling::kChunks];
 };
 
-// [doc:stage_rows]
-// Starts the copy of rows [first, last) of a head, at most kRows, from `column` on, to shared memory,
-// by kThreads threads. What lies outside of x arrives as zeros, which add nothing to any sum.
-// aligned: every row begins on 16 bytes and holds whole 16 bytes.
-template <int kThreads, int kRows, int kPitch>
-__device__ __forceinline__ void stage_rows(bf16 (&x_smem)[kRows][kPitch],
-                                           const TensorView<const bf16>& x, int64_t b, int64_t h,
-                                           int first, int last, int column, bool aligned,
-                                           int thread) {
-  constexpr int kVector = kElementsPer16Bytes<bf16>, kPerRow = (kPitch - kPad) / kVector;
-  constexpr int kRowStep = kThreads / kPerRow;
-  static_assert(kThreads % kPerRow == 0 && kRows % kRowStep == 0);
-  const int rows = static_cast<int>(x.L < last ? x.L : last) - first;
-  const int columns = static_cast<int>(x.D) - column;
-  const int d = thread % kPerRow * kVector;
-  const bf16* source = x.row(b, h, first + thread / kPerRow) + column + d;
-#pragma unroll
-  for (int row = thread / kPerRow, pass = 0; pass < kRows / kRowStep; ++pass, row += kRowStep) {
-    const bool inside = row < rows && d < columns;
-    if (aligned) {
-      cp_async<16>(&x_smem[row][d], inside ? source : x.data, inside);
-    } else {  // element by element, and the thread waits for them
-#pragma unroll 1
-      for (int i = 0; i < kVector; ++i) {
-        x_smem[row][d + i] = inside && d + i < columns ? source[i] : bf16(0.0f);
-      }
-    }
-    source += kRowStep * x.stride_l;
-  }
-}
-// [/doc:stage_rows]
+// [doc:who_holds_what]
+// Who holds what, with g = lane / 4 and t = lane % 4:
+//
+//   A       rows g and g + 8, columns 2t, 2t + 1, 2t + 8, 2t + 9     4 registers of two bf16
+//   B       rows 2t, 2t + 1, 2t + 8, 2t + 9 of column g              2 registers of two bf16
+//   C, D    rows g and g + 8, columns 2t, 2t + 1                     4 registers of a float
+//
+// ldmatrix brings tiles of 8 x 8 from shared memory into this order, four at a time. Each lane gives
+// the address of a row of a tile, lanes 0 to 7 of the first, and so on, and gets elements 2t and
+// 2t + 1 of row g of each tile; with .trans of column g. So rows of q are A as they lie, rows of k
+// are C as they lie, and B of V^T K with .trans; rows of v are A of that with .trans.
+// [/doc:who_holds_what]
 
-// S^T, a warp's value columns times all rows, as C: [tile of 16 columns][tile of 8 rows][element].
-template <class Tiling>
-using State = float[Tiling::kTiles][Tiling::kE / 8][4];
-
-// Outputs of a chunk as C: [tile of 8 columns][element].
-template <class Tiling>
-using Outputs = float[Tiling::kHalves][4];
-
+// [doc:split_causal]
 // The causal half of a chunk's scores, from C to A, as the sum of two bf16.
 __device__ __forceinline__ void split_causal(uint32_t (&high)[4], uint32_t (&low)[4],
                                              const float (&scores)[2][4], float scale, int lane) {
@@ -159,8 +135,10 @@ __device__ __forceinline__ void split_causal(uint32_t (&high)[4], uint32_t (&low
     low[i] = pack_low(s0, s1, high[i]);
   }
 }
+// [/doc:split_causal]
 
-// scores += q k^T, of 8 columns: C of one product as operands of the next, m16n8k8.
+// scores += q k^T, of 8 columns: C of one product as operands of the next, m16n8k8. A of that has
+// columns t and t + 4 in a lane, B rows t and t + 4; which column is called t does not matter.
 __device__ __forceinline__ void add_scores(float (&scores)[2][4], const float (&q)[4],
                                            const float (&k)[4]) {
   const uint32_t q_tf32[4] = {__float_as_uint(q[0]), __float_as_uint(q[2]), __float_as_uint(q[1]),
@@ -173,8 +151,8 @@ __device__ __forceinline__ void add_scores(float (&scores)[2][4], const float (&
   }
 }
 
-// [doc:scale_mild]
-// Scales 8 columns of q and k, as C, and adds to the scores. sums: G_i - h; h: half of G_last.
+// [doc:scale]
+// Scales 8 columns of q and k, as C, and adds up their scores. sums: G_i - h; h: half of G_last.
 __device__ __forceinline__ void scale_mild(float (&q)[4], float (&k)[4], float (&decay)[2],
                                            float (&scores)[2][4], const float (&sums)[4],
                                            const float (&h)[4]) {
@@ -193,20 +171,19 @@ __device__ __forceinline__ void scale_mild(float (&q)[4], float (&k)[4], float (
     decay[i % 2] = half[i % 2] * half[i % 2];
   }
 }
-// [/doc:scale_mild]
 
-// [doc:scale_strong]
 // The same for any gates, row by row: a row's scores are its q times the keys up to its own, which
-// have decayed along. g: the lane's two columns of row 0.
-template <int kPitch>
+// have decayed along. `column` is the lane's first.
+template <class Rows>
 __device__ __forceinline__ void scale_strong(float (&q)[4], float (&k)[4], float (&decay)[2],
-                                             float (&scores)[2][4], const bf16* g, int lane) {
+                                             float (&scores)[2][4], const Rows& g, int row0,
+                                             int column, int lane) {
   const float k_own[4] = {k[0], k[1], k[2], k[3]};
 #pragma unroll
   for (int i = 0; i < 4; ++i) k[i] = 0, decay[i % 2] = 1;
 #pragma unroll
   for (int row = 0; row < kChunk; ++row) {
-    const float2 gates = to_floats(load_pair(g + row * kPitch));
+    const float2 gates = to_floats(load_pair(&g[row0 + row][column]));
     const float gate[2] = {exp2_approx(gates.x * kLog2e), exp2_approx(gates.y * kLog2e)};
     float q_row[4] = {};
 #pragma unroll
@@ -221,20 +198,19 @@ __device__ __forceinline__ void scale_strong(float (&q)[4], float (&k)[4], float
     add_scores(scores, q_row, k);
   }
 }
-// [/doc:scale_strong]
+// [/doc:scale]
 
 // [doc:prepare]
-// Makes the packet of a chunk from its rows of q, k and g.
+// Makes the packet of the chunk that begins at row0 of the buffers.
 template <class Tiling>
-__device__ __forceinline__ void prepare(Packet<Tiling>& packet,
-                                        const bf16 (*q_rows)[Tiling::kE + kPad],
-                                        const bf16 (*k_rows)[Tiling::kE + kPad],
-                                        const bf16 (*g_rows)[Tiling::kE + kPad], float scale,
+__device__ __forceinline__ void prepare(Packet<Tiling>& packet, const typename Tiling::Rows& q_rows,
+                                        const typename Tiling::Rows& k_rows,
+                                        const typename Tiling::Rows& g_rows, int row0, float scale,
                                         int lane) {
-  const int a_row = lane % 16, a_column = lane / 16 * 8;
+  const int a_row = row0 + lane % 16, a_column = lane / 16 * 8;
   const int row = lane / 4, pair = lane % 4 * 2;
-  // Gates are summed up by products with two matrices: of +1/2 up to the row and -1/2 after it, which
-  // gives G_i - h, and of 1/2.
+  // Gates are summed up by products with matrices: of 1/2 up to the row and -1/2 after it, for G_i - h,
+  // and of 1/2, for h.
   constexpr uint32_t kHalf = 0x3f003f00u;  // two bf16
   uint32_t signs[4];
 #pragma unroll
@@ -267,8 +243,7 @@ __device__ __forceinline__ void prepare(Packet<Tiling>& packet,
       if (mild) {
         scale_mild(q, k, decay, scores, sums[i], h[i]);
       } else {
-        const bf16* g = &g_rows[0][(n + i) * 8 + pair];
-        scale_strong<Tiling::kE + kPad>(q, k, decay, scores, g, lane);
+        scale_strong(q, k, decay, scores, g_rows, row0, (n + i) * 8 + pair, lane);
       }
       packet.q[n + i][lane] = {__float_as_uint(q[0] * scale), __float_as_uint(q[2] * scale),
                                __float_as_uint(q[1] * scale), __float_as_uint(q[3] * scale)};
@@ -290,16 +265,18 @@ __device__ __forceinline__ void prepare(Packet<Tiling>& packet,
 // [/doc:prepare]
 
 // [doc:take]
-// o = the outputs of a chunk; S decays, and takes its rows in. v are the chunk's rows.
+// o = the outputs of a chunk, which begins at row0 of v; S decays, and takes its rows in. `column` is
+// the warp's first.
 template <class Tiling>
-__device__ __forceinline__ void take(State<Tiling>& S, Outputs<Tiling>& o,
+__device__ __forceinline__ void take(typename Tiling::State& S, typename Tiling::Outputs& o,
                                      const Packet<Tiling>& packet,
-                                     const bf16 (*v)[Tiling::kM + kPad], int column, int lane) {
-  constexpr int kTiles = Tiling::kTiles, kHalves = Tiling::kHalves;
-  // Which element of four tiles, two by two, a lane gives the address of: by columns first, as A has
-  // them, or by rows first.
+                                     const typename Tiling::ValueRows& v, int row0, int column,
+                                     int lane) {
+  constexpr int kTiles = Tiling::kColumns / 16, kHalves = Tiling::kColumns / 8;
+  // Which element of four tiles, two by two, a lane gives the address of: row by row, as A wants
+  // them, or column by column.
   const int a_row = lane % 16, a_column = lane / 16 * 8;
-  const int b_row = lane / 16 * 8 + lane % 8, b_column = lane / 8 % 2 * 8;
+  const int b_row = row0 + lane / 16 * 8 + lane % 8, b_column = lane / 8 % 2 * 8;
 
   // V^T as A, [16 value columns, 16 rows]. Registers 0 and 2 are also V as B, of the first 8 columns,
   // and 1 and 3 of the others.
@@ -330,16 +307,18 @@ __device__ __forceinline__ void take(State<Tiling>& S, Outputs<Tiling>& o,
       const float2 decay = packet.decay[n + i][lane % 4];
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile) {
-        S[tile][n + i][0] *= decay.x;
-        S[tile][n + i][1] *= decay.y;
-        S[tile][n + i][2] *= decay.x;
-        S[tile][n + i][3] *= decay.y;
-        mma_m16n8k16(S[tile][n + i], v_t[tile], {k_high[2 * i], k_high[2 * i + 1]}, S[tile][n + i]);
-        mma_m16n8k16(S[tile][n + i], v_t[tile], {k_low[2 * i], k_low[2 * i + 1]}, S[tile][n + i]);
+        float(&s)[4] = S[tile][n + i];
+        s[0] *= decay.x;
+        s[1] *= decay.y;
+        s[2] *= decay.x;
+        s[3] *= decay.y;
+        mma_m16n8k16(s, v_t[tile], {k_high[2 * i], k_high[2 * i + 1]}, s);
+        mma_m16n8k16(s, v_t[tile], {k_low[2 * i], k_low[2 * i + 1]}, s);
       }
     }
   }
 
+  // causal(Q K^T) V.
   const uint4 high = packet.scores[0][lane], low = packet.scores[1][lane];
 #pragma unroll
   for (int half = 0; half < kHalves; ++half) {
@@ -352,100 +331,55 @@ __device__ __forceinline__ void take(State<Tiling>& S, Outputs<Tiling>& o,
 }
 // [/doc:take]
 
-// Stores a chunk's outputs, or adds them to what is there. pairs: two may be stored at once.
-template <class Tiling>
-__device__ __forceinline__ void store(const TensorView<bf16>& o, const Outputs<Tiling>& x,
-                                      int64_t b, int64_t h, int row0, int m0, bool pairs,
-                                      bool accumulate, int lane) {
-  const int row = row0 + lane / 4, m = m0 + lane % 4 * 2;
-  bf16* const target = o.row(b, h, row) + m;
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    if (row + i * 8 >= o.L) break;
-#pragma unroll
-    for (int half = 0; half < Tiling::kHalves; ++half) {
-      bf16* y = target + i * 8 * o.stride_l + half * 8;
-      if (pairs) {
-        if (m + half * 8 < o.D) store_pair(y, x[half][2 * i], x[half][2 * i + 1]);
-        continue;
-      }
-#pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        if (m + half * 8 + j >= o.D) break;
-        y[j] = bf16(x[half][2 * i + j] + (accumulate ? float(y[j]) : 0));
-      }
-    }
-  }
-}
-
-// Calls visit(S, x) for each element of the state that the lane holds and the tensor has; x is its
-// place there.
-template <class Tiling, class T, class Visit>
-__device__ __forceinline__ void visit_state(State<Tiling>& S, const TensorView<T>& state, int64_t b,
-                                            int64_t h, int m0, int lane, Visit&& visit) {
-  if (state.data == nullptr) return;
-#pragma unroll
-  for (int n = 0; n < Tiling::kE / 8; ++n) {
-#pragma unroll
-    for (int i = 0; i < Tiling::kTiles * 4; ++i) {
-      const int e = n * 8 + lane % 4 * 2 + i % 2, m = m0 + i / 2 * 8 + lane / 4;
-      if (e < state.L && m < state.D) visit(S[i / 4][n][i % 4], state.row(b, h, e)[m]);
-    }
-  }
-}
-
 // [doc:kernel]
-// accumulate: outputs are added to o.
+// aligned: every row of every operand begins on 16 bytes and holds whole 16 bytes. accumulate:
+// outputs are added to o.
 template <class Tiling>
 __global__ void __launch_bounds__(Tiling::kThreads, Tiling::kBlocks)
     gla_kernel(Operands x, int column_tiles, bool aligned, bool accumulate) {
-  constexpr int kRows = Tiling::kRows;
   auto& smem = shared_storage<SharedStorage<Tiling>>();
   const int64_t head = blockIdx.x / column_tiles;
   const int64_t b = head / x.q.H, h = head % x.q.H;
-  const int m0 = blockIdx.x % column_tiles * Tiling::kM;
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const int column = warp * Tiling::kColumns;  // the warp's first, within the block
-  const int L = static_cast<int>(x.q.L), rounds = (L + kRows - 1) / kRows;
+  const int m0 = blockIdx.x % column_tiles * Tiling::kM;
+  const int L = static_cast<int>(x.q.L), rounds = (L + Tiling::kRows - 1) / Tiling::kRows;
 
-  auto stage = [&](int round) {
+  const auto stage = [&](int round) {
     const auto copy = [&](auto& x_smem, const TensorView<const bf16>& rows, int from) {
-      stage_rows<Tiling::kThreads>(x_smem[round % 2], rows, b, h, round * kRows, L, from, aligned,
+      stage_rows<Tiling::kThreads>(x_smem, rows, b, h, round * Tiling::kRows, L, from, aligned,
                                    threadIdx.x);
     };
-    copy(smem.q, x.q, 0);
-    copy(smem.k, x.k, 0);
-    copy(smem.g, x.g, 0);
-    copy(smem.v, x.v, m0);
+    copy(smem.q[round % 2], x.q, 0);
+    copy(smem.k[round % 2], x.k, 0);
+    copy(smem.g[round % 2], x.g, 0);
+    copy(smem.v[round % 2], x.v, m0);
     cp_async_commit();
   };
 
-  State<Tiling> S = {};
+  typename Tiling::State S = {};
   stage(0);
-  visit_state<Tiling>(S, x.initial_state, b, h, m0 + column, lane,
-                      [](float& S, float x) { S = x; });
+  visit_state(S, x.initial_state, b, h, m0 + column, [](float& S, float x) { S = x; });
 #pragma unroll 1
   for (int round = 0; round < rounds; ++round) {
-    const int buffer = round % 2;
     cp_async_wait<0>();
-    // Everybody's copies have landed; nobody still reads the other buffer, or the packets.
-    __syncthreads();
+    __syncthreads();  // everybody's copies have landed; nobody still reads the other buffer, or packets
     if (round + 1 < rounds) stage(round + 1);
     if (warp < Tiling::kChunks) {
-      const int row = warp * kChunk;
-      prepare<Tiling>(smem.packets[warp], smem.q[buffer] + row, smem.k[buffer] + row,
-                      smem.g[buffer] + row, x.scale * kUncut, lane);
+      prepare<Tiling>(smem.packets[warp], smem.q[round % 2], smem.k[round % 2], smem.g[round % 2],
+                      warp * kChunk, x.scale * kUncut, lane);
     }
     __syncthreads();  // the packets are whole
 #pragma unroll 1
-    for (int row = 0; row < kRows && round * kRows + row < L; row += kChunk) {
-      Outputs<Tiling> o;
-      take<Tiling>(S, o, smem.packets[row / kChunk], smem.v[buffer] + row, column, lane);
-      store<Tiling>(x.o, o, b, h, round * kRows + row, m0 + column, aligned && !accumulate,
-                    accumulate, lane);
+    for (int chunk = 0; chunk < Tiling::kChunks; ++chunk) {
+      const int row0 = chunk * kChunk, first = round * Tiling::kRows + row0;
+      if (first >= L) break;
+      typename Tiling::Outputs o;
+      take<Tiling>(S, o, smem.packets[chunk], smem.v[round % 2], row0, column, lane);
+      store_outputs(x.o, o, b, h, first, m0 + column, aligned, accumulate);
     }
   }
-  visit_state<Tiling>(S, x.final_state, b, h, m0 + column, lane, [](float S, float& x) { x = S; });
+  visit_state(S, x.final_state, b, h, m0 + column, [](float S, float& x) { x = S; });
 }
 // [/doc:kernel]
 
@@ -459,12 +393,9 @@ void launch_gla(const Operands& x, bool accumulate, cudaStream_t stream) {
          gla_kernel<Tiling>, x, column_tiles, aligned, accumulate);
 }
 
-// Gated linear attention of bf16. Throws std::invalid_argument for operands that do not fit together,
-// CudaError when a launch fails.
 // [doc:tilings]
-inline void one_kernel_gla(const GlaOperands<__nv_bfloat16>& x, cudaStream_t stream = 0) {
-  check_gla(x);
-  //                                     E  columns warps chunks blocks
+inline void run(const Operands& x, cudaStream_t stream) {
+  //                                       E  columns warps chunks blocks
   if (x.q.D <= 64) return launch_gla<Tiling<64, 16, 4, 4, 2>>(x, false, stream);
   if (x.q.D <= 128) return launch_gla<Tiling<128, 16, 4, 4, 1>>(x, false, stream);
   // Above 256 rows the state does not fit: their parts of the outputs are added up in o.
@@ -483,6 +414,11 @@ inline void one_kernel_gla(const GlaOperands<__nv_bfloat16>& x, cudaStream_t str
 
 }  // namespace one_kernel
 
-using one_kernel::one_kernel_gla;
+// Gated linear attention of bf16. Throws std::invalid_argument for operands that do not fit together,
+// CudaError when a launch fails.
+inline void one_kernel_gla(const GlaOperands<__nv_bfloat16>& x, cudaStream_t stream = 0) {
+  check_gla(x);
+  one_kernel::run(x, stream);
+}
 
 }  // namespace attn::chunked_gla
