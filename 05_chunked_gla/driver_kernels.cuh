@@ -11,6 +11,7 @@
 #include "05_chunked_gla/step0_recurrent.cuh"
 #include "05_chunked_gla/step1_four_kernels.cuh"
 #include "05_chunked_gla/step2_one_kernel.cuh"
+#include "05_chunked_gla/step3_packets.cuh"
 #include "common/driver/stage.hpp"
 #include "common/element.hpp"
 
@@ -115,6 +116,7 @@ std::vector<driver::Kernel> driver_kernels_of() {
   };
   if constexpr (dtype_of<T> == Dtype::bf16) {
     kernels.push_back(driver_kernel<T>("one_kernel", one_kernel_gla, one_kernel_cost));
+    kernels.push_back(driver_kernel<T>("packets", packets_gla, one_kernel_cost));
   }
   kernels.push_back(
       driver_kernel<T>("fused", fused_gla, fused_cost, tensor_core_tolerance(dtype_of<T>)));
@@ -137,6 +139,7 @@ void add_all_checks(std::vector<driver::Check>& checks) {
   add_checks<T>(checks, "four_kernels", four_kernels_gla, bound, /*all_floats=*/true);
   if constexpr (dtype_of<T> == Dtype::bf16) {
     add_checks<T>(checks, "one_kernel", one_kernel_gla, bound, /*all_floats=*/false);
+    add_checks<T>(checks, "packets", packets_gla, bound, /*all_floats=*/false);
   }
   add_checks<T>(checks, "fused", fused_gla, with_tensor_cores, /*all_floats=*/false);
   add_checks<T>(checks, "chunk_parallel", chunk_parallel_gla, with_tensor_cores,
