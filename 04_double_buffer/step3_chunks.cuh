@@ -19,7 +19,7 @@
 // of mantissa and cuts off the rest (m16n8k8, at half the speed). That costs 4e-4.
 //
 // Who computes what: a block has one head and 64 of its value columns. Each of its four warps has 16
-// of these columns, and all E rows of their state, in registers. It takes chunk after chunk, and
+// of these columns (up to E = 128: twice as many), and all E rows of their state, in registers. It takes chunk after chunk, and
 // waits for the other warps only where a buffer changes. All four make the same scores, for that.
 //
 // What memory moves: q and k once per tile of columns, v and o once.
@@ -191,8 +191,8 @@ __device__ __forceinline__ void take(typename Tiling::State& S, typename Tiling:
 
 // [doc:kernel]
 // aligned: every row of every operand begins on 16 bytes and holds whole 16 bytes. accumulate:
-// outputs are added to o.
-template <class Tiling>
+// outputs are added to o. kPairs: aligned, and not accumulate.
+template <class Tiling, bool kPairs>
 __global__ void __launch_bounds__(Tiling::kThreads, Tiling::kBlocks)
     chunks_kernel(Operands x, int column_tiles, bool aligned, bool accumulate) {
   auto& smem = shared_storage<SharedStorage<Tiling>>();
@@ -205,8 +205,8 @@ __global__ void __launch_bounds__(Tiling::kThreads, Tiling::kBlocks)
 
   const auto stage = [&](int round) {
     const auto copy = [&](auto& x_smem, const TensorView<const bf16>& rows, int from) {
-      stage_rows<Tiling::kThreads>(x_smem, rows, b, h, round * Tiling::kRows, L, from, aligned,
-                                   threadIdx.x);
+      stage_rows<Tiling::kThreads>(x_smem, rows, b, h, round * Tiling::kRows, L, from,
+                                   kPairs || aligned, threadIdx.x);
     };
     copy(smem.q[round % 2], x.q, 0);
     copy(smem.k[round % 2], x.k, 0);
@@ -223,12 +223,11 @@ __global__ void __launch_bounds__(Tiling::kThreads, Tiling::kBlocks)
     if (round + 1 < rounds) stage(round + 1);
 #pragma unroll 1
     for (int chunk = 0; chunk < Tiling::kChunks; ++chunk) {
-      const int row0 = chunk * kChunk, first = round * Tiling::kRows + row0;
-      if (first >= L) break;
+      const int row0 = chunk * kChunk;
       typename Tiling::Outputs o;
       take<Tiling>(S, o, smem.q[round % 2], smem.k[round % 2], smem.v[round % 2], row0, column,
                    lane);
-      store_outputs(x.o, o, b, h, first, m0 + column, aligned, accumulate);
+      store_outputs<kPairs>(x.o, o, b, h, round * Tiling::kRows + row0, m0 + column, accumulate);
     }
   }
 }
@@ -239,16 +238,18 @@ void launch_chunks(const Operands& x, bool accumulate, cudaStream_t stream) {
   const bool aligned = rows_are_16_bytes(x.q) && rows_are_16_bytes(x.k) && rows_are_16_bytes(x.v) &&
                        rows_are_16_bytes(x.o);
   const int column_tiles = static_cast<int>(ceil_div(x.v.D, Tiling::kM));
+  const bool pairs = aligned && !accumulate;
   launch({x.q.B * x.q.H * column_tiles, Tiling::kThreads,
           dynamic_shared_bytes<SharedStorage<Tiling>>(), stream},
-         chunks_kernel<Tiling>, x, column_tiles, aligned, accumulate);
+         pairs ? chunks_kernel<Tiling, true> : chunks_kernel<Tiling, false>, x, column_tiles,
+         aligned, accumulate);
 }
 
 // [doc:tilings]
 inline void run(const Operands& x, cudaStream_t stream) {
   //                                       E  columns warps chunks blocks
-  if (x.q.D <= 64) return launch_chunks<Tiling<64, 16, 4, 4, 2>>(x, false, stream);
-  if (x.q.D <= 128) return launch_chunks<Tiling<128, 16, 4, 4, 2>>(x, false, stream);
+  if (x.q.D <= 64) return launch_chunks<Tiling<64, 16, 4, 8, 2>>(x, false, stream);
+  if (x.q.D <= 128) return launch_chunks<Tiling<128, 32, 4, 4, 1>>(x, false, stream);
   // Above 256 rows the state does not fit: their parts of the outputs are added up in o.
   constexpr int kE = 256;
   for (int64_t e = 0; e < x.q.D; e += kE) {

@@ -240,7 +240,7 @@ __device__ __forceinline__ void prepare(Packet<Tiling>& packet, const typename T
   }
   const int n0 = slab * (Tiling::kSlab / 8);
   float scores[2][4] = {}, bonus[2] = {};
-#pragma unroll 2
+#pragma unroll 1
   for (int n = n0; n < n0 + Tiling::kSlab / 8; n += 2) {  // 16 columns
     uint32_t r_a[4], k_a[4], w_b[4];
     ldmatrix(r_a, &r_rows[a_row][n * 8 + a_column]);
@@ -316,7 +316,20 @@ __device__ __forceinline__ void take(typename Tiling::State& S, typename Tiling:
     ldmatrix_trans(v_t[tile], &v[b_row][column + tile * 16 + b_column]);
   }
 
-  float sums[2][kHalves][4] = {};  // two of each output, which do not wait for each other
+  // causal(Q K^T) V.
+#pragma unroll
+  for (int i = 0; i < kHalves * 4; ++i) o[i / 4][i % 4] = 0;
+#pragma unroll
+  for (int slab = 0; slab < Tiling::kSlabs; ++slab) {
+    const uint4 high = packet.scores[slab][0][lane], low = packet.scores[slab][1][lane];
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) {
+      const uint32_t v_b[2] = {v_t[half / 2][half % 2], v_t[half / 2][half % 2 + 2]};
+      mma_m16n8k16(o[half], {high.x, high.y, high.z, high.w}, v_b, o[half]);
+      mma_m16n8k16(o[half], {low.x, low.y, low.z, low.w}, v_b, o[half]);
+    }
+  }
+
 #pragma unroll
   for (int n = 0; n < Tiling::kE / 8; n += 2) {  // 16 columns of r and k, 16 rows of S
     uint32_t k_high[4], k_low[4];
@@ -330,8 +343,7 @@ __device__ __forceinline__ void take(typename Tiling::State& S, typename Tiling:
 #pragma unroll
       for (int half = 0; half < kHalves; ++half) {
         const float* s = &S[half / 2][n + i][half % 2 * 2];
-        mma_m16n8k8_tf32(sums[i][half], r_tf32, {__float_as_uint(s[0]), __float_as_uint(s[1])},
-                         sums[i][half]);
+        mma_m16n8k8_tf32(o[half], r_tf32, {__float_as_uint(s[0]), __float_as_uint(s[1])}, o[half]);
       }
       // S^T = S^T diag(decay) + V^T K, after R S has read these rows.
       const float2 decay = packet.decay[n + i][lane % 4];
@@ -347,30 +359,13 @@ __device__ __forceinline__ void take(typename Tiling::State& S, typename Tiling:
       }
     }
   }
-
-  // causal(Q K^T) V.
-#pragma unroll
-  for (int slab = 0; slab < Tiling::kSlabs; ++slab) {
-    const uint4 high = packet.scores[slab][0][lane], low = packet.scores[slab][1][lane];
-#pragma unroll
-    for (int half = 0; half < kHalves; ++half) {
-      const uint32_t v_b[2] = {v_t[half / 2][half % 2], v_t[half / 2][half % 2 + 2]};
-      mma_m16n8k16(sums[0][half], {high.x, high.y, high.z, high.w}, v_b, sums[0][half]);
-      mma_m16n8k16(sums[1][half], {low.x, low.y, low.z, low.w}, v_b, sums[1][half]);
-    }
-  }
-#pragma unroll
-  for (int half = 0; half < kHalves; ++half) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) o[half][i] = sums[0][half][i] + sums[1][half][i];
-  }
 }
 // [/doc:take]
 
 // [doc:kernel]
 // aligned: every row of every operand begins on 16 bytes and holds whole 16 bytes. accumulate:
-// outputs are added to o.
-template <class Tiling>
+// outputs are added to o. kPairs: aligned, and not accumulate.
+template <class Tiling, bool kPairs>
 __global__ void __launch_bounds__(Tiling::kThreads, Tiling::kBlocks)
     rwkv6_kernel(Operands x, int column_tiles, bool aligned, bool accumulate) {
   auto& smem = shared_storage<SharedStorage<Tiling>>();
@@ -393,14 +388,13 @@ __global__ void __launch_bounds__(Tiling::kThreads, Tiling::kBlocks)
 #pragma unroll 1
     for (int round = 0; round < rounds; ++round) {
       meet_all(Tiling::kThreads);  // the packets of this round are whole
-#pragma unroll 1
+#pragma unroll
       for (int chunk = 0; chunk < Tiling::kChunks; ++chunk) {
-        const int row0 = chunk * kChunk, first = round * Tiling::kRows + row0;
-        if (first >= L) break;
+        const int row0 = chunk * kChunk;
         typename Tiling::Outputs o;
         take<Tiling>(S, o, smem.packets[round % 2][chunk], smem.v[round % (kSlots + 1)], row0,
                      column, lane);
-        store_outputs(x.o, o, b, h, first, m0 + column, aligned, accumulate);
+        store_outputs<kPairs>(x.o, o, b, h, round * Tiling::kRows + row0, m0 + column, accumulate);
       }
     }
     visit_state(S, x.final_state, b, h, m0 + column, [](float S, float& x) { x = S; });
@@ -411,8 +405,8 @@ __global__ void __launch_bounds__(Tiling::kThreads, Tiling::kBlocks)
   const int chunk = thread / kWarp / Tiling::kSlabs, slab = thread / kWarp % Tiling::kSlabs;
   const auto stage = [&](int round) {
     const auto copy = [&](auto& x_smem, const TensorView<const bf16>& rows, int from) {
-      stage_rows<Tiling::kPreparing>(x_smem, rows, b, h, round * Tiling::kRows, L, from, aligned,
-                                     thread);
+      stage_rows<Tiling::kPreparing>(x_smem, rows, b, h, round * Tiling::kRows, L, from,
+                                     kPairs || aligned, thread);
     };
     if (round < rounds) {
       copy(smem.r[round % kSlots], x.r, 0);
@@ -443,16 +437,18 @@ void launch_rwkv6(const Operands& x, bool accumulate, cudaStream_t stream) {
   const bool aligned = rows_are_16_bytes(x.r) && rows_are_16_bytes(x.k) && rows_are_16_bytes(x.v) &&
                        rows_are_16_bytes(x.w) && rows_are_16_bytes(x.o);
   const int column_tiles = static_cast<int>(ceil_div(x.v.D, Tiling::kM));
+  const bool pairs = aligned && !accumulate;
   launch({x.r.B * x.r.H * column_tiles, Tiling::kThreads,
           dynamic_shared_bytes<SharedStorage<Tiling>>(), stream},
-         rwkv6_kernel<Tiling>, x, column_tiles, aligned, accumulate);
+         pairs ? rwkv6_kernel<Tiling, true> : rwkv6_kernel<Tiling, false>, x, column_tiles, aligned,
+         accumulate);
 }
 
 // [doc:tilings]
 inline void run(const Operands& x, cudaStream_t stream) {
   //                                    E  columns warps chunks slab blocks
   if (x.r.D <= 64) return launch_rwkv6<Tiling<64, 32, 2, 2, 32, 2>>(x, false, stream);
-  if (x.r.D <= 128) return launch_rwkv6<Tiling<128, 32, 2, 2, 64, 1>>(x, false, stream);
+  if (x.r.D <= 128) return launch_rwkv6<Tiling<128, 32, 4, 2, 64, 1>>(x, false, stream);
   // Above 256 rows the state does not fit: their parts of the outputs are added up in o.
   constexpr int kE = 256;
   for (int64_t e = 0; e < x.r.D; e += kE) {

@@ -49,33 +49,36 @@ __device__ __forceinline__ void stage_rows(__nv_bfloat16 (&x_smem)[kRows][kPitch
 }
 // [/doc:stage_rows]
 
+// [doc:store_outputs]
 // Stores 16 rows and 8 kTiles columns of outputs, as accumulators, from row0 and m0 on; or adds them
-// to what is there. aligned: as above.
-template <int kTiles>
+// to what is there. kPairs: it may store two at a time, as every row begins on 16 bytes and holds
+// whole 16 bytes, and is not to add. Known beforehand: then a store is an instruction without a
+// branch, and the compiler can go on with what comes after it.
+template <bool kPairs, int kTiles>
 __device__ __forceinline__ void store_outputs(const TensorView<__nv_bfloat16>& o,
                                               const float (&x)[kTiles][4], int64_t b, int64_t h,
-                                              int row0, int m0, bool aligned, bool accumulate) {
+                                              int row0, int m0, bool accumulate) {
   const int lane = threadIdx.x % 32;
   const int row = row0 + lane / 4, m = m0 + lane % 4 * 2;
   __nv_bfloat16* const target = o.row(b, h, row) + m;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    if (row + i * 8 >= o.L) break;
 #pragma unroll
     for (int n = 0; n < kTiles; ++n) {
       __nv_bfloat16* y = target + i * 8 * o.stride_l + n * 8;
-      if (aligned && !accumulate) {
-        if (m + n * 8 < o.D) store_pair(y, x[n][2 * i], x[n][2 * i + 1]);
-        continue;
-      }
-#pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        if (m + n * 8 + j >= o.D) break;
-        y[j] = __nv_bfloat16(x[n][2 * i + j] + (accumulate ? float(y[j]) : 0));
+      const float y0 = x[n][2 * i], y1 = x[n][2 * i + 1];
+      const bool first = row + i * 8 < o.L && m + n * 8 < o.D;
+      const bool second = row + i * 8 < o.L && m + n * 8 + 1 < o.D;
+      if constexpr (kPairs) {
+        if (first) store_pair(y, y0, y1);
+      } else {
+        if (first) y[0] = __nv_bfloat16(accumulate ? float(y[0]) + y0 : y0);
+        if (second) y[1] = __nv_bfloat16(accumulate ? float(y[1]) + y1 : y1);
       }
     }
   }
 }
+// [/doc:store_outputs]
 
 // S: a state [E, M], from column m0 on, transposed, as accumulators: [tile of 16 columns][tile of 8
 // rows][element]. Calls visit(S, x) for each element that the lane holds and the tensor has; x is its
@@ -85,14 +88,17 @@ __device__ __forceinline__ void visit_state(float (&S)[kTiles][kEights][4],
                                             const TensorView<T>& state, int64_t b, int64_t h,
                                             int m0, Visit&& visit) {
   if (state.data == nullptr) return;
-  const int lane = threadIdx.x % 32;
+  const int e0 = threadIdx.x % 4 * 2;
+  m0 += threadIdx.x % 32 / 4;
+  T* row = state.row(b, h, e0) + m0;
 #pragma unroll
-  for (int n = 0; n < kEights; ++n) {
+  for (int e = 0; e < kEights * 8; e += e % 2 == 0 ? 1 : 7) {
 #pragma unroll
-    for (int i = 0; i < kTiles * 4; ++i) {
-      const int e = n * 8 + lane % 4 * 2 + i % 2, m = m0 + i / 2 * 8 + lane / 4;
-      if (e < state.L && m < state.D) visit(S[i / 4][n][i % 4], state.row(b, h, e)[m]);
+    for (int m = 0; m < kTiles * 16; m += 8) {
+      const bool there = e0 + e < state.L && m0 + m < state.D;
+      if (there) visit(S[m / 16][e / 8][m / 8 % 2 * 2 + e % 2], row[m]);
     }
+    row += (e % 2 == 0 ? 1 : 7) * state.stride_l;
   }
 }
 
