@@ -19,18 +19,19 @@
 // How exact: rounding the output to bf16 costs 1.7e-3. So nothing else may be rounded to bf16: the
 // scores and the scaled k go in as the sum of two bf16, S and the scaled q as tf32.
 //
-// Who computes what: a block has one head and 64 of its value columns. Its state warps have 32 (up to
-// E = 128) or 16 of these columns each, and all E rows of their state, in registers. More columns mean
+// Who computes what: a block has one head and 64 of its value columns (at E = 128: 128). Its state warps
+// have 32, above E = 128 16, of these columns each, and all E rows of their state, in registers. More columns mean
 // that fewer warps read each packet. A preparing warp has a slab of 32 to 64 columns of q, k and g
 // of one chunk of each round. Each slab has scores of its own; multiplied with v they add up.
 //
 // What memory moves: q, k and g once per tile of columns, v and o once.
 //
-// What limits it: probably the state warps, of which a scheduler has one, and which go from product to
-// product; and what all read and write in shared memory.
+// What limits it: the state warps, of which a scheduler has one: from product to product they wait
+// for the one before. (On an H200 it takes five sixths of the time of step 2; 1.5 times what a copy
+// of so many bytes takes.)
 //
-// What the next step removes, tens of percent together: padding, a second product per key where one
-// fp16 is enough, preparing warps that wait for their own loads, and at each E what is slow there.
+// What the next step removes, a tenth or two in all: the second product of each key, padding, slabs
+// that multiply their scores one by one; and whatever costs most at each E and number of heads.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -41,6 +42,7 @@
 #include "05_chunked_gla/operands.cuh"
 #include "common/ceil_div.hpp"
 #include "common/launch.cuh"
+#include "common/mma_operands.cuh"
 #include "common/pairs.cuh"
 #include "common/ptx/cp_async.cuh"
 #include "common/ptx/exp2.cuh"
@@ -64,8 +66,8 @@ constexpr int kSlots = 3;   // rounds of rows in shared memory: one prepared, tw
 // products of inputs up to 2^31 inside the range of a float.
 constexpr float kMildest = 96;
 
-// Tensor cores cut a float off after 10 bits of mantissa, half a unit of them too low on average:
-// 2^-11 E(1 / mantissa). Every output is a sum of products of two such floats.
+// Tensor cores cut a float off after 10 bits of mantissa, on average half of the last: 2^-11
+// E(1 / mantissa) too low. Every output is a sum of products of two such floats.
 constexpr float kUncut = 1 + 2 * 3.52e-4f;
 
 using Operands = GlaOperands<bf16>;
@@ -146,43 +148,9 @@ __device__ __forceinline__ void split_causal(uint32_t (&high)[4], uint32_t (&low
 }
 // [/doc:split_causal]
 
-// scores += q k^T, of 8 columns: C of one product as operands of the next, m16n8k8. A of that has
-// columns t and t + 4 in a lane, B rows t and t + 4; which column is called t does not matter.
-__device__ __forceinline__ void add_scores(float (&scores)[2][4], const float (&q)[4],
-                                           const float (&k)[4]) {
-  const uint32_t q_tf32[4] = {__float_as_uint(q[0]), __float_as_uint(q[2]), __float_as_uint(q[1]),
-                              __float_as_uint(q[3])};
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    mma_m16n8k8_tf32(scores[half], q_tf32,
-                     {__float_as_uint(k[2 * half]), __float_as_uint(k[2 * half + 1])},
-                     scores[half]);
-  }
-}
-
-// [doc:scale]
-// Scales 8 columns of q and k, as C, and adds up their scores. sums: G_i - h; h: half of G_last.
-__device__ __forceinline__ void scale_mild(float (&q)[4], float (&k)[4], float (&decay)[2],
-                                           float (&scores)[2][4], const float (&sums)[4],
-                                           const float (&h)[4]) {
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    q[i] *= exp2_approx(sums[i] * kLog2e);
-    k[i] *= exp2_approx(-sums[i] * kLog2e);
-  }
-  add_scores(scores, q, k);
-  // From the chunk's beginning to halfway, and from there to its end.
-  const float half[2] = {exp2_approx(h[0] * kLog2e), exp2_approx(h[1] * kLog2e)};
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    q[i] *= half[i % 2];
-    k[i] *= half[i % 2];
-    decay[i % 2] = half[i % 2] * half[i % 2];
-  }
-}
-
-// The same for any gates, row by row: a row's scores are its q times the keys up to its own, which
-// have decayed along. `column` is the lane's first.
+// [doc:scale_strong]
+// Scales 8 columns of q and k, as C, by any gates, and adds up their scores, row by row: a row's are
+// its q times the keys up to its own, which have decayed along. `column` is the lane's first.
 template <class Rows>
 __device__ __forceinline__ void scale_strong(float (&q)[4], float (&k)[4], float (&decay)[2],
                                              float (&scores)[2][4], const Rows& g, int row0,
@@ -204,10 +172,10 @@ __device__ __forceinline__ void scale_strong(float (&q)[4], float (&k)[4], float
       q_row[i] = q[i];
       q[i] *= decay[i % 2];
     }
-    add_scores(scores, q_row, k);
+    add_products_of_rows(scores, q_row, k);
   }
 }
-// [/doc:scale]
+// [/doc:scale_strong]
 
 // [doc:prepare]
 // Makes a slab of the packet of the chunk that begins at row0 of the buffers.
@@ -251,7 +219,19 @@ __device__ __forceinline__ void prepare(Packet<Tiling>& packet, const typename T
       const float2 k0 = to_floats(k_a[2 * i]), k1 = to_floats(k_a[2 * i + 1]);
       float q[4] = {q0.x, q0.y, q1.x, q1.y}, k[4] = {k0.x, k0.y, k1.x, k1.y}, decay[2];
       if (mild) {
-        scale_mild(q, k, decay, scores, sums[i], h[i]);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          q[j] *= exp2_approx(sums[i][j] * kLog2e);
+          k[j] *= exp2_approx(-sums[i][j] * kLog2e);
+        }
+        add_products_of_rows(scores, q, k);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {  // from the beginning to halfway, and from there to the end
+          const float half = exp2_approx(h[i][j % 2] * kLog2e);
+          q[j] *= half;
+          k[j] *= half;
+          decay[j % 2] = half * half;
+        }
       } else {
         scale_strong(q, k, decay, scores, g_rows, row0, (n + i) * 8 + pair, lane);
       }
@@ -317,7 +297,9 @@ __device__ __forceinline__ void take(typename Tiling::State& S, typename Tiling:
     ldmatrix_trans(k_low, &packet.k_low[a_row][(n * 8 + a_column) / 2]);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      // Q S.
+      // Q S. A of m16n8k8 has columns t and t + 4 in a lane, B rows t and t + 4. Which column of q
+      // is called t does not matter, if the row of S is called so too: here it is 2t and 2t + 1,
+      // which a lane has of S. So is q in the packet.
       const uint4 q = packet.q[n + i][lane];
       const uint32_t q_tf32[4] = {q.x, q.y, q.z, q.w};
 #pragma unroll
@@ -349,8 +331,8 @@ template <class Tiling, bool kPairs>
 __global__ void __launch_bounds__(Tiling::kThreads, Tiling::kBlocks)
     gla_kernel(Operands x, int column_tiles, bool aligned, bool accumulate) {
   auto& smem = shared_storage<SharedStorage<Tiling>>();
-  const int64_t head = blockIdx.x / column_tiles;
-  const int64_t b = head / x.q.H, h = head % x.q.H;
+  const int head = blockIdx.x / column_tiles, H = static_cast<int>(x.q.H);
+  const int b = head / H, h = head % H;
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const int column = warp * Tiling::kColumns;  // the warp's first, within the block
   const int m0 = blockIdx.x % column_tiles * Tiling::kM;

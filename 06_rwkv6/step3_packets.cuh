@@ -7,11 +7,8 @@
 //   S   = diag(exp(d_16)) S + sum over j of exp(d_16 - d_j+1) k_j v_j^T
 //
 // What stage 05 had at one place, the sum up to row i, is at two here: row i reads what has decayed i
-// times, and row j, once written, has the decays from j + 1 on before it. So another matrix sums up
-// what is read. The diagonal of the scores is the bonus.
-//
-// With h halfway, d_16 / 2, exp(d_i - h) and exp(h - d_j+1) do not leave the range of a float while
-// d_16 is no less than -133. Where it is less, scores of 16 columns are made row by row, as there.
+// times, and row j, once written, has the decays from j + 1 on before it. So there is one more matrix
+// for sums. The diagonal of the scores is the bonus. All else, h = d_16 / 2 too, is as there.
 //
 // Preparing warps make packets of scaled rows and scores, state warps take them. While those of one
 // round are taken, those of the next are made, and the rows of the two after that are on their way.
@@ -20,18 +17,18 @@
 // How exact: rounding the output to bf16 costs 1.7e-3. So nothing else may be rounded to bf16: the
 // scores and the scaled k go in as the sum of two bf16, S and the scaled r as tf32.
 //
-// Who computes what: a block has one head and 64 of its value columns. Its state warps have 32 (up to
-// E = 128) or 16 of these columns each, and all E rows of their state, in registers. More columns mean
+// Who computes what: a block has one head and 64 of its value columns (at E = 128: 128). Its state warps
+// have 32, above E = 128 16, of these columns each, and all E rows of their state, in registers. More columns mean
 // that fewer warps read each packet. A preparing warp has a slab of 32 to 64 columns of r, k and w
 // of one chunk of each round. Each slab has scores of its own; multiplied with v they add up.
 //
 // What memory moves: r, k and w once per tile of columns, v and o once.
 //
-// What limits it: probably the state warps, of which a scheduler has one, and which go from product to
-// product; and what all read and write in shared memory.
+// What limits it: the state warps, of which a scheduler has one: from product to product they wait
+// for the one before. (On an H200 it takes a fifteenth more than stage 05 does.)
 //
-// What the next step removes, tens of percent together: padding, a second product per key where one
-// fp16 is enough, preparing warps that wait for their own loads, and at each E what is slow there.
+// What the next step removes, a tenth or two in all: the second product of each key, padding, slabs
+// that multiply their scores one by one; and whatever costs most at each E and number of heads.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -42,6 +39,7 @@
 #include "06_rwkv6/operands.cuh"
 #include "common/ceil_div.hpp"
 #include "common/launch.cuh"
+#include "common/mma_operands.cuh"
 #include "common/pairs.cuh"
 #include "common/ptx/cp_async.cuh"
 #include "common/ptx/exp2.cuh"
@@ -65,8 +63,8 @@ constexpr int kSlots = 3;   // rounds of rows in shared memory: one prepared, tw
 // products of inputs up to 2^31 inside the range of a float.
 constexpr float kMildest = 96;
 
-// Tensor cores cut a float off after 10 bits of mantissa, half a unit of them too low on average:
-// 2^-11 E(1 / mantissa). Every output is a sum of products of two such floats.
+// Tensor cores cut a float off after 10 bits of mantissa, on average half of the last: 2^-11
+// E(1 / mantissa) too low. Every output is a sum of products of two such floats.
 constexpr float kUncut = 1 + 2 * 3.52e-4f;
 
 using Operands = Rwkv6Operands<bf16>;
@@ -151,44 +149,9 @@ __device__ __forceinline__ void split_causal(uint32_t (&high)[4], uint32_t (&low
 }
 // [/doc:split_causal]
 
-// scores += r k^T, of 8 columns: C of one product as operands of the next, m16n8k8. A of that has
-// columns t and t + 4 in a lane, B rows t and t + 4; which column is called t does not matter.
-__device__ __forceinline__ void add_scores(float (&scores)[2][4], const float (&r)[4],
-                                           const float (&k)[4]) {
-  const uint32_t r_tf32[4] = {__float_as_uint(r[0]), __float_as_uint(r[2]), __float_as_uint(r[1]),
-                              __float_as_uint(r[3])};
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    mma_m16n8k8_tf32(scores[half], r_tf32,
-                     {__float_as_uint(k[2 * half]), __float_as_uint(k[2 * half + 1])},
-                     scores[half]);
-  }
-}
-
-// [doc:scale]
-// Scales 8 columns of r and k, as C, and adds up their scores. read: d_i - h; write:
-// d_i+1 - h; h: half of d_16.
-__device__ __forceinline__ void scale_mild(float (&r)[4], float (&k)[4], float (&decay)[2],
-                                           float (&scores)[2][4], const float (&read)[4],
-                                           const float (&write)[4], const float (&h)[4]) {
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    r[i] *= exp2_approx(read[i] * kLog2e);
-    k[i] *= exp2_approx(-write[i] * kLog2e);
-  }
-  add_scores(scores, r, k);
-  // From the chunk's beginning to halfway, and from there to its end.
-  const float half[2] = {exp2_approx(h[0] * kLog2e), exp2_approx(h[1] * kLog2e)};
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    r[i] *= half[i % 2];
-    k[i] *= half[i % 2];
-    decay[i % 2] = half[i % 2] * half[i % 2];
-  }
-}
-
-// The same for any decays, row by row: a row's scores are its r times the keys before it, which have
-// decayed along. `column` is the lane's first.
+// [doc:scale_strong]
+// Scales 8 columns of r and k, as C, by any decays, and adds up their scores, row by row: a row's
+// are its r times the keys before it, which have decayed along. `column` is the lane's first.
 template <class Rows>
 __device__ __forceinline__ void scale_strong(float (&r)[4], float (&k)[4], float (&decay)[2],
                                              float (&scores)[2][4], const Rows& w, int row0,
@@ -207,7 +170,7 @@ __device__ __forceinline__ void scale_strong(float (&r)[4], float (&k)[4], float
       r_row[i] = r[i];
       r[i] *= decay[i % 2];
     }
-    add_scores(scores, r_row, k);
+    add_products_of_rows(scores, r_row, k);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       if (i < 2) decay[i] *= own[i];
@@ -216,7 +179,7 @@ __device__ __forceinline__ void scale_strong(float (&r)[4], float (&k)[4], float
     }
   }
 }
-// [/doc:scale]
+// [/doc:scale_strong]
 
 // [doc:prepare]
 // Makes a slab of the packet of the chunk that begins at row0 of the buffers.
@@ -265,7 +228,19 @@ __device__ __forceinline__ void prepare(Packet<Tiling>& packet, const typename T
 #pragma unroll
       for (int j = 0; j < 4; ++j) bonus[j / 2] += r[j] * u[(n + i) * 8 + pair + j % 2] * k[j];
       if (mild) {
-        scale_mild(r, k, decay, scores, read[i], write[i], h[i]);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          r[j] *= exp2_approx(read[i][j] * kLog2e);
+          k[j] *= exp2_approx(-write[i][j] * kLog2e);
+        }
+        add_products_of_rows(scores, r, k);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {  // from the beginning to halfway, and from there to the end
+          const float half = exp2_approx(h[i][j % 2] * kLog2e);
+          r[j] *= half;
+          k[j] *= half;
+          decay[j % 2] = half * half;
+        }
       } else {
         scale_strong(r, k, decay, scores, w_rows, row0, (n + i) * 8 + pair, lane);
       }
@@ -316,7 +291,7 @@ __device__ __forceinline__ void take(typename Tiling::State& S, typename Tiling:
     ldmatrix_trans(v_t[tile], &v[b_row][column + tile * 16 + b_column]);
   }
 
-  // causal(Q K^T) V.
+  // the scores, times V.
 #pragma unroll
   for (int i = 0; i < kHalves * 4; ++i) o[i / 4][i % 4] = 0;
 #pragma unroll
@@ -337,7 +312,9 @@ __device__ __forceinline__ void take(typename Tiling::State& S, typename Tiling:
     ldmatrix_trans(k_low, &packet.k_low[a_row][(n * 8 + a_column) / 2]);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      // R S.
+      // R S. A of m16n8k8 has columns t and t + 4 in a lane, B rows t and t + 4. Which column of r
+      // is called t does not matter, if the row of S is called so too: here it is 2t and 2t + 1,
+      // which a lane has of S. So is r in the packet.
       const uint4 r = packet.r[n + i][lane];
       const uint32_t r_tf32[4] = {r.x, r.y, r.z, r.w};
 #pragma unroll
@@ -369,8 +346,8 @@ template <class Tiling, bool kPairs>
 __global__ void __launch_bounds__(Tiling::kThreads, Tiling::kBlocks)
     rwkv6_kernel(Operands x, int column_tiles, bool aligned, bool accumulate) {
   auto& smem = shared_storage<SharedStorage<Tiling>>();
-  const int64_t head = blockIdx.x / column_tiles;
-  const int64_t b = head / x.r.H, h = head % x.r.H;
+  const int head = blockIdx.x / column_tiles, H = static_cast<int>(x.r.H);
+  const int b = head / H, h = head % H;
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const int column = warp * Tiling::kColumns;  // the warp's first, within the block
   const int m0 = blockIdx.x % column_tiles * Tiling::kM;
