@@ -1,6 +1,6 @@
 // Gated linear attention in one kernel, by two kinds of warps that work at the same time.
 //
-// The idea: step 2's, with a job for each warp. With S the state before the chunk, and G_i the sum of a
+// The idea: step 2's, with one job per warp. With S the state before the chunk, and G_i the sum of a
 // column's gates from the chunk's first row up to row i,
 //
 //   o_i = q_i exp(G_i) . S + sum over j <= i of (q_i . exp(G_i - G_j) k_j) v_j
@@ -19,10 +19,10 @@
 // How exact: rounding the output to bf16 costs 1.7e-3. So nothing else may be rounded to bf16: the
 // scores and the scaled k go in as the sum of two bf16, S and the scaled q as tf32.
 //
-// Who computes what: a block has one head and 64 of its value columns (at E = 128: 128). Its state warps
-// have 32, above E = 128 16, of these columns each, and all E rows of their state, in registers. More columns mean
-// that fewer warps read each packet. A preparing warp has a slab of 32 to 64 columns of q, k and g
-// of one chunk of each round. Each slab has scores of its own; multiplied with v they add up.
+// Who computes what: a block has one head and 64 of its value columns (at E = 128: 128). A state warp
+// has 32 of them (above E = 128: 16), and all E rows of their state, in registers: the more columns,
+// the fewer warps read each packet. A preparing warp has a slab, 32 or 64 columns of q, k and g, of one
+// chunk of each round. Each slab has scores of its own; multiplied with v they add up.
 //
 // What memory moves: q, k and g once per tile of columns, v and o once.
 //

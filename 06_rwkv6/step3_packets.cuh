@@ -17,10 +17,10 @@
 // How exact: rounding the output to bf16 costs 1.7e-3. So nothing else may be rounded to bf16: the
 // scores and the scaled k go in as the sum of two bf16, S and the scaled r as tf32.
 //
-// Who computes what: a block has one head and 64 of its value columns (at E = 128: 128). Its state warps
-// have 32, above E = 128 16, of these columns each, and all E rows of their state, in registers. More columns mean
-// that fewer warps read each packet. A preparing warp has a slab of 32 to 64 columns of r, k and w
-// of one chunk of each round. Each slab has scores of its own; multiplied with v they add up.
+// Who computes what: a block has one head and 64 of its value columns (at E = 128: 128). A state warp
+// has 32 of them (above E = 128: 16), and all E rows of their state, in registers: the more columns,
+// the fewer warps read each packet. A preparing warp has a slab, 32 or 64 columns of r, k and w, of one
+// chunk of each round. Each slab has scores of its own; multiplied with v they add up.
 //
 // What memory moves: r, k and w once per tile of columns, v and o once.
 //
