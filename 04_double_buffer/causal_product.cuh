@@ -1,8 +1,9 @@
-// The causal product of stage 04: picks one of its two kernels by shape.
+// The causal product of stage 04: picks one of its kernels by element type and shape.
 #pragma once
 
 #include "04_double_buffer/step1_double_buffer.cuh"
 #include "04_double_buffer/step2_low_occupancy.cuh"
+#include "04_double_buffer/step3_chunks.cuh"
 
 namespace attn::double_buffer {
 
@@ -15,8 +16,8 @@ inline bool prefers_low_occupancy(int64_t heads, int64_t L, int64_t E, int64_t M
 }
 // [/doc:pick]
 
-// The causal product of float tensors by the faster kernel; see double_buffer_causal_product. (For
-// bf16 that is the only one: there is nothing to pick.)
+// The causal product of float tensors by the faster kernel; see double_buffer_causal_product. (Of bf16
+// tensors it is chunks_causal_product() at every shape.)
 inline void causal_product(TensorView<const float> q,  // [B, H, L, E]
                            TensorView<const float> k,  // [B, H, Lk, E]
                            TensorView<const float> v,  // [B, H, Lk, M]

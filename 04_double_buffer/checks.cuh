@@ -9,6 +9,7 @@
 #include "01_cpu_reference/linear_attention.hpp"
 #include "04_double_buffer/causal_product.cuh"
 #include "04_double_buffer/layer.cuh"
+#include "04_double_buffer/step3_chunks.cuh"
 #include "common/compare.hpp"
 #include "common/device_buffer.hpp"
 #include "common/driver/check_operand.hpp"
@@ -44,11 +45,31 @@ inline Comparison check_layer(int64_t Lq, int64_t Lk, int64_t E, int64_t M,
   });
 }
 
+// The product in chunks, with more or fewer rows of k and v than of q.
+inline Comparison check_chunks(int64_t L, int64_t Lk, int64_t E, int64_t M, Layout layout) {
+  using Operand = driver::CheckOperand<__nv_bfloat16>;
+  const Operand q("q", 2, 2, L, E, layout), k("k", 2, 2, Lk, E, layout);
+  const Operand v("v", 2, 2, Lk, M, layout);
+  Operand o("o", 2, 2, L, M, layout);
+  o.poison();
+  chunks_causal_product(q.device(), k.device(), v.device(), o.device());
+  return o.compare_with(tolerance(Dtype::bf16), [&](int64_t b, int64_t h) {
+    Matrix k_rows = k.slice(b, h), v_rows = v.slice(b, h);
+    k_rows.data.resize(L * E);  // zeros past the last row
+    v_rows.data.resize(L * M);
+    return reference::causal_product(q.slice(b, h), k_rows, v_rows);
+  });
+}
+
 inline std::vector<driver::Check> checks() {
   const double bound = tolerance(Dtype::f32);
   return {
       {"reversed, few heads", bound, [] { return check_reversed(2, 997, 64, 64, Layout::BHLD); }},
       {"reversed, many heads", bound, [] { return check_reversed(48, 65, 60, 10, Layout::BLHD); }},
+      {"chunks, more queries than keys", tolerance(Dtype::bf16),
+       [] { return check_chunks(200, 130, 64, 64, Layout::BHLD); }, "chunks", Dtype::bf16},
+      {"chunks, fewer queries than keys", tolerance(Dtype::bf16),
+       [] { return check_chunks(70, 130, 100, 36, Layout::BLHD); }, "chunks", Dtype::bf16},
       {"layer, key lengths", bound,
        [] {
          return check_layer(130, 130, 64, 64, {130, 100, 1, 0}, Layout::BHLD);

@@ -6,6 +6,8 @@
 
 #include "01_cpu_reference/causal_product_runner.hpp"
 #include "04_double_buffer/causal_product.cuh"
+#include "04_double_buffer/step3_chunks.cuh"
+#include "common/ceil_div.hpp"
 #include "common/driver/stage.hpp"
 #include "common/element.hpp"
 
@@ -44,14 +46,33 @@ inline driver::Kernel low_occupancy_driver_kernel(const char* queries) {
   };
 }
 
+inline driver::Kernel chunks_driver_kernel(const char* queries) {
+  return {
+      .name = "chunks",
+      .dtype = Dtype::bf16,
+      .run = reference::causal_product_runner<__nv_bfloat16>(
+          [](auto q, auto k, auto v, auto o) { chunks_causal_product(q, k, v, o); }, queries),
+      // Products on tensor cores: q S in tf32, which counts twice, and v^T k; and, for each warp,
+      // scores, and these in two bf16 times v.
+      .cost =
+          [](const Shape& s) {
+            const double steps = double(s.B) * s.H * s.L;
+            const double warps = double(ceil_div(s.M, 16)), kChunk = chunks::kChunk;
+            driver::Cost cost = cost_of(s, Dtype::bf16, 0);
+            cost.matrix_flops = steps * 2 * (3. * s.E * s.M + kChunk * (warps * s.E + 2. * s.M));
+            return cost;
+          },
+  };
+}
+
 inline std::vector<driver::Kernel> driver_kernels(const char* queries = "q") {
   return {double_buffer_driver_kernel<float>(queries), low_occupancy_driver_kernel(queries),
-          double_buffer_driver_kernel<__nv_bfloat16>(queries)};
+          double_buffer_driver_kernel<__nv_bfloat16>(queries), chunks_driver_kernel(queries)};
 }
 
 inline std::string picked_kernel(const Shape& s, Dtype dtype) {
-  const bool low = dtype == Dtype::f32 && prefers_low_occupancy(s.B * s.H, s.L, s.E, s.M);
-  return low ? "low_occupancy" : "double_buffer";
+  if (dtype == Dtype::bf16) return "chunks";
+  return prefers_low_occupancy(s.B * s.H, s.L, s.E, s.M) ? "low_occupancy" : "double_buffer";
 }
 
 }  // namespace attn::double_buffer

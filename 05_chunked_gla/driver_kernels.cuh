@@ -10,6 +10,8 @@
 #include "05_chunked_gla/gla.cuh"
 #include "05_chunked_gla/step0_recurrent.cuh"
 #include "05_chunked_gla/step1_four_kernels.cuh"
+#include "05_chunked_gla/step2_one_kernel.cuh"
+#include "05_chunked_gla/step3_packets.cuh"
 #include "common/driver/stage.hpp"
 #include "common/element.hpp"
 
@@ -71,6 +73,19 @@ inline driver::Cost four_kernels_cost(const Shape& s, Dtype dtype) {
 inline double bf16_parts(Dtype dtype) { return dtype == Dtype::f32 ? 3 : 2; }
 inline double update_flops(const Shape& s, double parts) { return parts * 2 * s.E * s.M; }  // k v^T
 
+// As the engine, with k in two bf16.
+inline driver::Cost one_kernel_cost(const Shape& s, Dtype dtype) {
+  const double steps = double(s.B) * s.H * s.L;
+  constexpr int kChunk = one_kernel::kChunk;
+  const double past = 2 * 2. * s.E * s.M;      // q^T S
+  const double gates = 2 * 2. * kChunk * s.E;  // summed up, by products with two matrices
+  const double scores = 2 * 2. * kChunk * s.E;
+  const double scores_v = 2 * 2. * kChunk * s.M;
+  return {.bytes = operand_bytes(s, dtype),
+          .flops = 0,
+          .matrix_flops = steps * (past + update_flops(s, 2) + gates + scores + scores_v)};
+}
+
 inline driver::Cost engine_cost(const Shape& s, Dtype dtype) {
   const double steps = double(s.B) * s.H * s.L;
   const double past = 2 * 2. * s.E * s.M;  // q^T S
@@ -96,12 +111,19 @@ inline driver::Cost segments_cost(const Shape& s, Dtype dtype) {
 
 template <class T>
 std::vector<driver::Kernel> driver_kernels_of() {
-  return {
+  std::vector<driver::Kernel> kernels = {
       driver_kernel<T>("recurrent", recurrent_gla, recurrent_cost),
       driver_kernel<T>("four_kernels", four_kernels_gla, four_kernels_cost),
-      driver_kernel<T>("engine", engine_gla, engine_cost, tensor_core_tolerance(dtype_of<T>)),
-      driver_kernel<T>("segments", segments_gla, segments_cost, tensor_core_tolerance(dtype_of<T>)),
   };
+  if constexpr (dtype_of<T> == Dtype::bf16) {
+    kernels.push_back(driver_kernel<T>("one_kernel", one_kernel_gla, one_kernel_cost));
+    kernels.push_back(driver_kernel<T>("packets", packets_gla, one_kernel_cost));
+  }
+  kernels.push_back(
+      driver_kernel<T>("engine", engine_gla, engine_cost, tensor_core_tolerance(dtype_of<T>)));
+  kernels.push_back(driver_kernel<T>("segments", segments_gla, segments_cost,
+                                     tensor_core_tolerance(dtype_of<T>)));
+  return kernels;
 }
 
 inline std::vector<driver::Kernel> driver_kernels() {
@@ -116,6 +138,10 @@ void add_all_checks(std::vector<driver::Check>& checks) {
                with_tensor_cores = tensor_core_tolerance(dtype_of<T>);
   add_checks<T>(checks, "recurrent", recurrent_gla, bound, /*all_floats=*/true);
   add_checks<T>(checks, "four_kernels", four_kernels_gla, bound, /*all_floats=*/true);
+  if constexpr (dtype_of<T> == Dtype::bf16) {
+    add_checks<T>(checks, "one_kernel", one_kernel_gla, bound, /*all_floats=*/false);
+    add_checks<T>(checks, "packets", packets_gla, bound, /*all_floats=*/false);
+  }
   add_checks<T>(checks, "engine", engine_gla, with_tensor_cores, /*all_floats=*/false);
   add_checks<T>(checks, "segments", segments_gla, with_tensor_cores,
                 /*all_floats=*/false);

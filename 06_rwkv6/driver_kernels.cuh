@@ -11,6 +11,7 @@
 #include "06_rwkv6/step0_naive_recurrent.cuh"
 #include "06_rwkv6/step1_fused_recurrent.cuh"
 #include "06_rwkv6/step2_recurrent.cuh"
+#include "06_rwkv6/step3_packets.cuh"
 #include "common/driver/stage.hpp"
 #include "common/element.hpp"
 
@@ -75,6 +76,20 @@ inline double key_parts(const Shape& s, Dtype dtype) {
   return dtype == Dtype::bf16 && s.E <= 128 ? 1 : bf16_parts(dtype);
 }
 
+// As the engine, with k in two bf16.
+inline driver::Cost packets_cost(const Shape& s, Dtype dtype) {
+  const double steps = double(s.B) * s.H * s.L;
+  constexpr int kChunk = packets::kChunk;
+  const double past = 2 * 2. * s.E * s.M;       // r^T S
+  const double update = 2 * 2. * s.E * s.M;     // k v^T
+  const double decays = 3 * 2. * kChunk * s.E;  // summed up, by products with matrices of halves
+  const double scores = 2 * 2. * kChunk * s.E;
+  const double scores_v = 2 * 2. * kChunk * s.M;
+  return {.bytes = operand_bytes(s, dtype),
+          .flops = 0,
+          .matrix_flops = steps * (past + update + decays + scores + scores_v)};
+}
+
 inline driver::Cost engine_cost(const Shape& s, Dtype dtype) {
   const double steps = double(s.B) * s.H * s.L;
   const double past = 2 * 2. * s.E * s.M;                     // r^T S
@@ -100,14 +115,19 @@ inline driver::Cost segments_cost(const Shape& s, Dtype dtype) {
 
 template <class T>
 std::vector<driver::Kernel> driver_kernels_of() {
-  return {
+  std::vector<driver::Kernel> kernels = {
       driver_kernel<T>("naive_recurrent", naive_recurrent_rwkv6, naive_recurrent_cost),
       driver_kernel<T>("fused_recurrent", fused_recurrent_rwkv6, fused_recurrent_cost),
       driver_kernel<T>("vector_recurrent", vector_recurrent_rwkv6, vector_recurrent_cost),
-      driver_kernel<T>("engine", engine_rwkv6, engine_cost, tensor_core_tolerance(dtype_of<T>)),
-      driver_kernel<T>("segments", segments_rwkv6, segments_cost,
-                       tensor_core_tolerance(dtype_of<T>)),
   };
+  if constexpr (dtype_of<T> == Dtype::bf16) {
+    kernels.push_back(driver_kernel<T>("packets", packets_rwkv6, packets_cost));
+  }
+  kernels.push_back(
+      driver_kernel<T>("engine", engine_rwkv6, engine_cost, tensor_core_tolerance(dtype_of<T>)));
+  kernels.push_back(driver_kernel<T>("segments", segments_rwkv6, segments_cost,
+                                     tensor_core_tolerance(dtype_of<T>)));
+  return kernels;
 }
 
 inline std::vector<driver::Kernel> driver_kernels() {
@@ -121,6 +141,9 @@ void add_all_checks(std::vector<driver::Check>& checks) {
   add_checks<T>(checks, "naive_recurrent", naive_recurrent_rwkv6, tolerance(dtype_of<T>));
   add_checks<T>(checks, "fused_recurrent", fused_recurrent_rwkv6, tolerance(dtype_of<T>));
   add_checks<T>(checks, "vector_recurrent", vector_recurrent_rwkv6, tolerance(dtype_of<T>));
+  if constexpr (dtype_of<T> == Dtype::bf16) {
+    add_checks<T>(checks, "packets", packets_rwkv6, tolerance(dtype_of<T>));
+  }
   add_checks<T>(checks, "engine", engine_rwkv6, tensor_core_tolerance(dtype_of<T>));
   add_checks<T>(checks, "segments", segments_rwkv6, tensor_core_tolerance(dtype_of<T>));
 }

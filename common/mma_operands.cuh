@@ -9,6 +9,7 @@
 
 #include "common/pairs.cuh"
 #include "common/ptx/ldmatrix.cuh"
+#include "common/ptx/mma.cuh"
 
 namespace attn {
 
@@ -116,6 +117,20 @@ __device__ __forceinline__ void load_values_a(uint32_t (&v)[2][4], const Rows& r
     v[0][2 * i + half] = high;
     v[1][2 * i + half] = low;
   });
+}
+
+// x y^T of 8 columns of 16 rows each, added to `sums`: x and y are accumulators of products, and the
+// operands of m16n8k8 as they are. Of that A has columns t and t + 4 in a lane, B rows t and t + 4;
+// which columns are called so does not matter, and here it is the 2t and 2t + 1 that the lane has.
+__device__ __forceinline__ void add_products_of_rows(float (&sums)[2][4], const float (&x)[4],
+                                                     const float (&y)[4]) {
+  const uint32_t a[4] = {__float_as_uint(x[0]), __float_as_uint(x[2]), __float_as_uint(x[1]),
+                         __float_as_uint(x[3])};
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const uint32_t b[2] = {__float_as_uint(y[2 * half]), __float_as_uint(y[2 * half + 1])};
+    mma_m16n8k8_tf32(sums[half], a, b, sums[half]);
+  }
 }
 
 }  // namespace attn

@@ -23,48 +23,55 @@ struct Cut {
 
 // What the cost of a cut depends on, beside its rows.
 struct Heads {
-  int64_t blocks;      // of one segment of all heads
-  int64_t at_a_time;   // blocks that have a multiprocessor each
+  int64_t blocks;           // of one segment of all heads
+  int64_t multiprocessors;  // of the device
+  int64_t side_by_side;     // blocks on one of them, where there are more than multiprocessors
   int64_t remembered;  // rows after which the decays that the operator is used with leave nothing
 };
 template <class Tilings>
 Heads heads_of(int64_t heads, int64_t E, int64_t M) {
-  return {heads * ceil_div(M, column_tile(E)), multiprocessors(), Tilings::Decay::kRemembered};
+  return {heads * ceil_div(M, column_tile(E)), multiprocessors(),
+          E <= 64 ? Tilings::UpTo64::kSizes.blocks : 1, Tilings::Decay::kRemembered};
 }
 
-// A block's beginning and end take as long as so many rows: measured on an H200 at E = 64 and 128.
+// All costs are in rows that a block walks which has a multiprocessor to itself. A block's beginning
+// and end take as long as so many: measured on an H200 at E = 64 and 128.
 constexpr int64_t kBlockRows = 128;
 
-// When it is known what the segments add, in rows that a block walks. Those rows of a segment that
-// count are summed up in nine tenths of the time of their walk, on the multiprocessors that first
-// segments leave over.
+// When it is known what the segments add. Those rows of a segment that count are summed up in four
+// fifths of the time of their walk, on the multiprocessors that first segments leave over.
 inline int64_t cost_of_sums(const Cut& cut, const Heads& heads) {
-  const int64_t turns = ceil_div((cut.count - 1) * heads.blocks, heads.at_a_time - heads.blocks);
+  constexpr int64_t kLaunch = 64;
+  const int64_t idle = std::max<int64_t>(1, heads.multiprocessors - heads.blocks);
   const int64_t rows = std::min(std::max(cut.first_rows, cut.rows), heads.remembered);
-  return kBlockRows + turns * rows * 9 / 10;
+  return kLaunch + ceil_div((cut.count - 1) * heads.blocks, idle) * rows * 4 / 5;
 }
 
 // How long a cut takes. First segments begin at once; the others take turns, beside them when the
 // sums are known, and after them. Reading what a segment adds takes as long as some rows, too.
 inline int64_t cost_of(const Cut& cut, const Heads& heads) {
   constexpr int64_t kSegment = 8;
-  const int64_t first = cut.first_rows + kBlockRows, other = cut.rows + kBlockRows;
-  if (cut.count == 1) return ceil_div(heads.blocks, heads.at_a_time) * first;
-  const int64_t idle = heads.at_a_time - heads.blocks, others = (cut.count - 1) * heads.blocks;
+  // Blocks side by side take turns at everything: none is faster for it.
+  const int64_t share = cut.count * heads.blocks > heads.multiprocessors ? heads.side_by_side : 1;
+  const int64_t at_a_time = share * heads.multiprocessors;
+  const int64_t first = share * cut.first_rows + kBlockRows, other = share * cut.rows + kBlockRows;
+  if (cut.count == 1) return ceil_div(heads.blocks, at_a_time) * first;
+  const int64_t idle = at_a_time - heads.blocks, others = (cut.count - 1) * heads.blocks;
   const int64_t sums = cost_of_sums(cut, heads);
   const int64_t all_beside = sums + ceil_div(others, idle) * other;
   const int64_t beside = std::max<int64_t>(0, first - sums) / other * idle;
-  const int64_t rest = ceil_div(std::max<int64_t>(0, others - beside), heads.at_a_time) * other;
+  const int64_t rest = ceil_div(std::max<int64_t>(0, others - beside), at_a_time) * other;
   return std::max(first, std::min(all_beside, std::max(first, sums) + rest)) + cut.count * kSegment;
 }
 
 // The best cut for heads that do not fill the multiprocessors; others stay whole.
 inline Cut best_cut(int64_t L, const Heads& heads) {
   Cut best = {1, L, 0};
-  const int64_t idle = heads.at_a_time - heads.blocks;
+  const int64_t at_a_time = heads.side_by_side * heads.multiprocessors;
+  const int64_t idle = at_a_time - heads.blocks;
   if (idle <= 0) return best;
-  // As many segments as have a multiprocessor each, or some more for what that leaves idle.
-  for (int64_t wanted = 2; wanted <= heads.at_a_time / heads.blocks + 8; ++wanted) {
+  // As many segments as run at a time, or some more for what that leaves idle.
+  for (int64_t wanted = 2; wanted <= at_a_time / heads.blocks + 8; ++wanted) {
     // The first is as long as all the turns that the others take beside it, and until they begin.
     const int64_t turns = ceil_div((wanted - 1) * heads.blocks, idle);
     int64_t more = (turns - 1) * kBlockRows;
@@ -74,8 +81,8 @@ inline Cut best_cut(int64_t L, const Heads& heads) {
       if (rows <= 0 || first >= L) break;
       const Cut cut = {1 + ceil_div(L - first, rows), first, rows};
       if (best.count == 1 || cost_of(cut, heads) < cost_of(best, heads)) best = cut;
-      const int64_t wait = cost_of_sums(cut, heads);
-      more = (turns - 1) * kBlockRows + ceil_div(wait, kSegmentRows) * kSegmentRows;
+      const int64_t wait = (turns - 1) * kBlockRows + cost_of_sums(cut, heads);
+      more = ceil_div(wait, kSegmentRows) * kSegmentRows;
     }
   }
   return best;

@@ -1,0 +1,413 @@
+// Gated linear attention in one kernel, in chunks of 16 rows, on tensor cores.
+//
+// The idea: stage 04's step 3 with gates. With S the state before the chunk, and G_i the sum of a
+// column's gates from the chunk's first row up to row i,
+//
+//   o_i = q_i exp(G_i) . S + sum over j <= i of (q_i . exp(G_i - G_j) k_j) v_j
+//   S   = diag(exp(G_last)) S + sum over j of exp(G_last - G_j) k_j v_j^T
+//
+// The products are stage 04's, once rows of q and k are scaled, by factors that are never over 1. The
+// weights of scores come apart: exp(G_i - G_j) = exp(G_i - h) exp(h - G_j) for any h. With h halfway,
+// G_last / 2, neither factor leaves the range of a float while G_last is no less than -133. Where it
+// is less, which the kernel sees from the data, scores of 16 columns are made row by row, of keys
+// that decay along. Nothing is clamped.
+//
+// To scale is more work than the scores were, and not to be done by all warps. So each makes a packet
+// of one chunk in shared memory, scaled rows and scores. Then each takes all packets.
+//
+// How exact: rounding the output to bf16 costs 1.7e-3. So nothing else may be rounded to bf16: the
+// scores and the scaled k go in as the sum of two bf16, S and the scaled q as tf32.
+//
+// Who computes what: a block has one head and 64 of its value columns. Each of its four warps has 16
+// of these columns, and all E rows of their state, in registers; and prepares a chunk of each round.
+// (At E = 128 a block has 128 columns, and eight warps.)
+//
+// What memory moves: q, k and g once per tile of columns, v and o once.
+//
+// What limits it: probably latency. A multiprocessor has two blocks, so two warps per scheduler, and
+// preparing is a chain of products, exponentials and products, in all warps of a block at a time. (On
+// an H200 it takes an eighteenth of the time of step 1; 1.8 times what a copy of so many bytes takes.)
+//
+// What the next step removes: this. It gives the two jobs to different warps.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "05_chunked_gla/operands.cuh"
+#include "common/ceil_div.hpp"
+#include "common/launch.cuh"
+#include "common/mma_operands.cuh"
+#include "common/pairs.cuh"
+#include "common/ptx/cp_async.cuh"
+#include "common/ptx/exp2.cuh"
+#include "common/ptx/ldmatrix.cuh"
+#include "common/ptx/mma.cuh"
+#include "common/ragged.cuh"
+#include "common/shared_storage.cuh"
+#include "common/tensor_view.cuh"
+#include "common/warp.cuh"
+
+namespace attn::chunked_gla {
+namespace one_kernel {
+
+using bf16 = __nv_bfloat16;
+
+constexpr int kChunk = 16;  // rows: what A of mma.sync has
+
+// The largest exponent of a factor of the scores, to base 2: factors from 2^-96 to 2^96 leave the
+// products of inputs up to 2^31 inside the range of a float.
+constexpr float kMildest = 96;
+
+// Tensor cores cut a float off after 10 bits of mantissa, on average half of the last: 2^-11
+// E(1 / mantissa) too low. Every output is a sum of products of two such floats.
+constexpr float kUncut = 1 + 2 * 3.52e-4f;
+
+using Operands = GlaOperands<bf16>;
+
+// [doc:tiling]
+// How a block divides its head.
+template <int kE_, int kColumns_, int kWarps_, int kChunks_, int kBlocks_>
+struct Tiling {
+  static constexpr int kE = kE_;              // rows of the state, padded with zeros
+  static constexpr int kColumns = kColumns_;  // of the state, of one warp
+  static constexpr int kWarps = kWarps_;      // side by side
+  static constexpr int kChunks = kChunks_;    // of a round, which is what a buffer holds
+  static constexpr int kBlocks = kBlocks_;    // side by side on one multiprocessor
+
+  static constexpr int kM = kColumns * kWarps;  // value columns of the block
+  static constexpr int kRows = kChunks * kChunk;
+  static constexpr int kThreads = kWarps * kWarp;
+
+  // Rows in shared memory.
+  using Rows = bf16[kRows][kE + kPad];
+  using ValueRows = bf16[kRows][kM + kPad];
+  // S^T, a warp's value columns times all rows, as C: [tile of 16 columns][tile of 8 rows][element].
+  using State = float[kColumns / 16][kE / 8][4];
+  // Outputs of a chunk as C: [tile of 8 columns][element].
+  using Outputs = float[kColumns / 8][4];
+};
+// [/doc:tiling]
+
+// [doc:packet]
+// A chunk, prepared.
+template <class Tiling>
+struct Packet {
+  uint4 q[Tiling::kE / 8][kWarp];  // q_i exp(G_i), scaled, as A of m16n8k8
+  // k_j exp(G_last - G_j), two columns to a word, as the sum of two bf16.
+  alignas(16) uint32_t k_high[kChunk][(Tiling::kE + kPad) / 2];
+  alignas(16) uint32_t k_low[kChunk][(Tiling::kE + kPad) / 2];
+  uint4 scores[2][kWarp];           // scaled, as A of m16n8k16, the sum of two bf16
+  float2 decay[Tiling::kE / 8][4];  // exp(G_last), of rows 2t and 2t + 1 of eight
+};
+// [/doc:packet]
+
+template <class Tiling>
+struct SharedStorage {
+  // Rows as they lie in memory: those to be prepared, and those on their way.
+  alignas(16) typename Tiling::Rows q[2], k[2], g[2];
+  alignas(16) typename Tiling::ValueRows v[2];
+  Packet<Tiling> packets[Tiling::kChunks];
+};
+
+// [doc:who_holds_what]
+// Who holds what, with g = lane / 4 and t = lane % 4:
+//
+//   A       rows g and g + 8, columns 2t, 2t + 1, 2t + 8, 2t + 9     4 registers of two bf16
+//   B       rows 2t, 2t + 1, 2t + 8, 2t + 9 of column g              2 registers of two bf16
+//   C, D    rows g and g + 8, columns 2t, 2t + 1                     4 registers of a float
+//
+// ldmatrix brings tiles of 8 x 8 from shared memory into this order, four at a time. Each lane gives
+// the address of a row of a tile, lanes 0 to 7 of the first, and so on, and gets elements 2t and
+// 2t + 1 of row g of each tile; with .trans of column g. So rows of q are A as they lie, rows of k
+// are C as they lie, and B of V^T K with .trans; rows of v are A of that with .trans.
+// [/doc:who_holds_what]
+
+// [doc:split_causal]
+// The causal half of a chunk's scores, from C to A, as the sum of two bf16.
+__device__ __forceinline__ void split_causal(uint32_t (&high)[4], uint32_t (&low)[4],
+                                             const float (&scores)[2][4], float scale, int lane) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int row = lane / 4 + i % 2 * 8, key = lane % 4 * 2 + i / 2 * 8;
+    const float* s = &scores[i / 2][i % 2 * 2];
+    const float s0 = key <= row ? s[0] * scale : 0, s1 = key + 1 <= row ? s[1] * scale : 0;
+    high[i] = pack_high(s0, s1);
+    low[i] = pack_low(s0, s1, high[i]);
+  }
+}
+// [/doc:split_causal]
+
+// [doc:scale_strong]
+// Scales 8 columns of q and k, as C, by any gates, and adds up their scores, row by row: a row's are
+// its q times the keys up to its own, which have decayed along. `column` is the lane's first.
+template <class Rows>
+__device__ __forceinline__ void scale_strong(float (&q)[4], float (&k)[4], float (&decay)[2],
+                                             float (&scores)[2][4], const Rows& g, int row0,
+                                             int column, int lane) {
+  const float k_own[4] = {k[0], k[1], k[2], k[3]};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) k[i] = 0, decay[i % 2] = 1;
+#pragma unroll
+  for (int row = 0; row < kChunk; ++row) {
+    const float2 gates = to_floats(load_pair(&g[row0 + row][column]));
+    const float gate[2] = {exp2_approx(gates.x * kLog2e), exp2_approx(gates.y * kLog2e)};
+    float q_row[4] = {};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (i < 2) decay[i] *= gate[i];
+      k[i] *= gate[i % 2];
+      if (lane / 4 + i / 2 * 8 != row) continue;
+      k[i] = k_own[i];
+      q_row[i] = q[i];
+      q[i] *= decay[i % 2];
+    }
+    add_products_of_rows(scores, q_row, k);
+  }
+}
+// [/doc:scale_strong]
+
+// [doc:prepare]
+// Makes the packet of the chunk that begins at row0 of the buffers.
+template <class Tiling>
+__device__ __forceinline__ void prepare(Packet<Tiling>& packet, const typename Tiling::Rows& q_rows,
+                                        const typename Tiling::Rows& k_rows,
+                                        const typename Tiling::Rows& g_rows, int row0, float scale,
+                                        int lane) {
+  const int a_row = row0 + lane % 16, a_column = lane / 16 * 8;
+  const int row = lane / 4, pair = lane % 4 * 2;
+  // Gates are summed up by products with matrices: of 1/2 up to the row and -1/2 after it, for G_i - h,
+  // and of 1/2, for h.
+  constexpr uint32_t kHalf = 0x3f003f00u;  // two bf16
+  uint32_t signs[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int after = pair + i / 2 * 8 - (row + i % 2 * 8);
+    signs[i] = kHalf | (after > 0 ? 0x8000u : 0) | (after + 1 > 0 ? 0x80000000u : 0);
+  }
+  float scores[2][4] = {};
+#pragma unroll 1
+  for (int n = 0; n < Tiling::kE / 8; n += 2) {  // 16 columns
+    uint32_t q_a[4], k_a[4], g_b[4];
+    ldmatrix(q_a, &q_rows[a_row][n * 8 + a_column]);
+    ldmatrix(k_a, &k_rows[a_row][n * 8 + a_column]);
+    ldmatrix_trans(g_b, &g_rows[a_row][n * 8 + a_column]);
+    float sums[2][4], h[2][4];
+    bool mild = true;  // a NaN, from an infinite gate, is not
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const float zero[4] = {};
+      mma_m16n8k16(sums[i], signs, {g_b[2 * i], g_b[2 * i + 1]}, zero);
+      mma_m16n8k16(h[i], {kHalf, kHalf, kHalf, kHalf}, {g_b[2 * i], g_b[2 * i + 1]}, zero);
+      mild = mild && h[i][0] >= -kMildest / kLog2e && h[i][1] >= -kMildest / kLog2e;
+    }
+    mild = __all_sync(kFullWarp, mild);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const float2 q0 = to_floats(q_a[2 * i]), q1 = to_floats(q_a[2 * i + 1]);
+      const float2 k0 = to_floats(k_a[2 * i]), k1 = to_floats(k_a[2 * i + 1]);
+      float q[4] = {q0.x, q0.y, q1.x, q1.y}, k[4] = {k0.x, k0.y, k1.x, k1.y}, decay[2];
+      if (mild) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          q[j] *= exp2_approx(sums[i][j] * kLog2e);
+          k[j] *= exp2_approx(-sums[i][j] * kLog2e);
+        }
+        add_products_of_rows(scores, q, k);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {  // from the beginning to halfway, and from there to the end
+          const float half = exp2_approx(h[i][j % 2] * kLog2e);
+          q[j] *= half;
+          k[j] *= half;
+          decay[j % 2] = half * half;
+        }
+      } else {
+        scale_strong(q, k, decay, scores, g_rows, row0, (n + i) * 8 + pair, lane);
+      }
+      packet.q[n + i][lane] = {__float_as_uint(q[0] * scale), __float_as_uint(q[2] * scale),
+                               __float_as_uint(q[1] * scale), __float_as_uint(q[3] * scale)};
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int word = (n + i) * 4 + lane % 4;
+        const uint32_t high = pack_high(k[2 * half], k[2 * half + 1]);
+        packet.k_high[row + half * 8][word] = high;
+        packet.k_low[row + half * 8][word] = pack_low(k[2 * half], k[2 * half + 1], high);
+      }
+      if (lane < 4) packet.decay[n + i][lane] = {decay[0], decay[1]};
+    }
+  }
+  uint32_t high[4], low[4];
+  split_causal(high, low, scores, scale, lane);
+  packet.scores[0][lane] = {high[0], high[1], high[2], high[3]};
+  packet.scores[1][lane] = {low[0], low[1], low[2], low[3]};
+}
+// [/doc:prepare]
+
+// [doc:take]
+// o = the outputs of a chunk, which begins at row0 of v; S decays, and takes its rows in. `column` is
+// the warp's first.
+template <class Tiling>
+__device__ __forceinline__ void take(typename Tiling::State& S, typename Tiling::Outputs& o,
+                                     const Packet<Tiling>& packet,
+                                     const typename Tiling::ValueRows& v, int row0, int column,
+                                     int lane) {
+  constexpr int kTiles = Tiling::kColumns / 16, kHalves = Tiling::kColumns / 8;
+  // Which element of four tiles, two by two, a lane gives the address of: row by row, as A wants
+  // them, or column by column.
+  const int a_row = lane % 16, a_column = lane / 16 * 8;
+  const int b_row = row0 + lane / 16 * 8 + lane % 8, b_column = lane / 8 % 2 * 8;
+
+  // V^T as A, [16 value columns, 16 rows]. Registers 0 and 2 are also V as B, of the first 8 columns,
+  // and 1 and 3 of the others.
+  uint32_t v_t[kTiles][4];
+#pragma unroll
+  for (int tile = 0; tile < kTiles; ++tile) {
+    ldmatrix_trans(v_t[tile], &v[b_row][column + tile * 16 + b_column]);
+  }
+
+  float sums[2][kHalves][4] = {};  // two of each output, which do not wait for each other
+  // causal(Q K^T) V.
+  const uint4 high = packet.scores[0][lane], low = packet.scores[1][lane];
+#pragma unroll
+  for (int half = 0; half < kHalves; ++half) {
+    const uint32_t v_b[2] = {v_t[half / 2][half % 2], v_t[half / 2][half % 2 + 2]};
+    mma_m16n8k16(sums[0][half], {high.x, high.y, high.z, high.w}, v_b, sums[0][half]);
+    mma_m16n8k16(sums[1][half], {low.x, low.y, low.z, low.w}, v_b, sums[1][half]);
+  }
+
+#pragma unroll
+  for (int n = 0; n < Tiling::kE / 8; n += 2) {  // 16 columns of q and k, 16 rows of S
+    uint32_t k_high[4], k_low[4];
+    ldmatrix_trans(k_high, &packet.k_high[a_row][(n * 8 + a_column) / 2]);
+    ldmatrix_trans(k_low, &packet.k_low[a_row][(n * 8 + a_column) / 2]);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      // Q S. A of m16n8k8 has columns t and t + 4 in a lane, B rows t and t + 4. Which column of q
+      // is called t does not matter, if the row of S is called so too: here it is 2t and 2t + 1,
+      // which a lane has of S. So is q in the packet.
+      const uint4 q = packet.q[n + i][lane];
+      const uint32_t q_tf32[4] = {q.x, q.y, q.z, q.w};
+#pragma unroll
+      for (int half = 0; half < kHalves; ++half) {
+        const float* s = &S[half / 2][n + i][half % 2 * 2];
+        mma_m16n8k8_tf32(sums[i][half], q_tf32, {__float_as_uint(s[0]), __float_as_uint(s[1])},
+                         sums[i][half]);
+      }
+      // S^T = S^T diag(decay) + V^T K, after Q S has read these rows.
+      const float2 decay = packet.decay[n + i][lane % 4];
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile) {
+        float(&s)[4] = S[tile][n + i];
+        s[0] *= decay.x;
+        s[1] *= decay.y;
+        s[2] *= decay.x;
+        s[3] *= decay.y;
+        mma_m16n8k16(s, v_t[tile], {k_high[2 * i], k_high[2 * i + 1]}, s);
+        mma_m16n8k16(s, v_t[tile], {k_low[2 * i], k_low[2 * i + 1]}, s);
+      }
+    }
+  }
+
+#pragma unroll
+  for (int half = 0; half < kHalves; ++half) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) o[half][i] = sums[0][half][i] + sums[1][half][i];
+  }
+}
+// [/doc:take]
+
+// [doc:kernel]
+// aligned: every row of every operand begins on 16 bytes and holds whole 16 bytes. accumulate:
+// outputs are added to o. kPairs: aligned, and not accumulate.
+template <class Tiling, bool kPairs>
+__global__ void __launch_bounds__(Tiling::kThreads, Tiling::kBlocks)
+    gla_kernel(Operands x, int column_tiles, bool aligned, bool accumulate) {
+  auto& smem = shared_storage<SharedStorage<Tiling>>();
+  const int head = blockIdx.x / column_tiles, H = static_cast<int>(x.q.H);
+  const int b = head / H, h = head % H;
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const int column = warp * Tiling::kColumns;  // the warp's first, within the block
+  const int m0 = blockIdx.x % column_tiles * Tiling::kM;
+  const int L = static_cast<int>(x.q.L), rounds = (L + Tiling::kRows - 1) / Tiling::kRows;
+
+  const auto stage = [&](int round) {
+    const auto copy = [&](auto& x_smem, const TensorView<const bf16>& rows, int from) {
+      stage_rows<Tiling::kThreads>(x_smem, rows, b, h, round * Tiling::kRows, L, from,
+                                   kPairs || aligned, threadIdx.x);
+    };
+    copy(smem.q[round % 2], x.q, 0);
+    copy(smem.k[round % 2], x.k, 0);
+    copy(smem.g[round % 2], x.g, 0);
+    copy(smem.v[round % 2], x.v, m0);
+    cp_async_commit();
+  };
+
+  typename Tiling::State S = {};
+  stage(0);
+  visit_state(S, x.initial_state, b, h, m0 + column, [](float& S, float x) { S = x; });
+#pragma unroll 1
+  for (int round = 0; round < rounds; ++round) {
+    cp_async_wait<0>();
+    // Everybody's copies have landed; nobody still reads the other buffer, or the packets.
+    __syncthreads();
+    if (round + 1 < rounds) stage(round + 1);
+    if (warp < Tiling::kChunks) {
+      prepare<Tiling>(smem.packets[warp], smem.q[round % 2], smem.k[round % 2], smem.g[round % 2],
+                      warp * kChunk, x.scale * kUncut, lane);
+    }
+    __syncthreads();  // the packets are whole
+#pragma unroll 1
+    for (int chunk = 0; chunk < Tiling::kChunks; ++chunk) {
+      const int row0 = chunk * kChunk;
+      typename Tiling::Outputs o;
+      take<Tiling>(S, o, smem.packets[chunk], smem.v[round % 2], row0, column, lane);
+      store_outputs<kPairs>(x.o, o, b, h, round * Tiling::kRows + row0, m0 + column, accumulate);
+    }
+  }
+  visit_state(S, x.final_state, b, h, m0 + column, [](float S, float& x) { x = S; });
+}
+// [/doc:kernel]
+
+template <class Tiling>
+void launch_gla(const Operands& x, bool accumulate, cudaStream_t stream) {
+  const bool aligned = rows_are_16_bytes(x.q) && rows_are_16_bytes(x.k) && rows_are_16_bytes(x.v) &&
+                       rows_are_16_bytes(x.g) && rows_are_16_bytes(x.o);
+  const int column_tiles = static_cast<int>(ceil_div(x.v.D, Tiling::kM));
+  const bool pairs = aligned && !accumulate;
+  launch({x.q.B * x.q.H * column_tiles, Tiling::kThreads,
+          dynamic_shared_bytes<SharedStorage<Tiling>>(), stream},
+         pairs ? gla_kernel<Tiling, true> : gla_kernel<Tiling, false>, x, column_tiles, aligned,
+         accumulate);
+}
+
+// [doc:tilings]
+inline void run(const Operands& x, cudaStream_t stream) {
+  //                                       E  columns warps chunks blocks
+  if (x.q.D <= 64) return launch_gla<Tiling<64, 16, 4, 4, 2>>(x, false, stream);
+  if (x.q.D <= 128) return launch_gla<Tiling<128, 16, 8, 4, 1>>(x, false, stream);
+  // Above 256 rows the state does not fit: their parts of the outputs are added up in o.
+  constexpr int kE = 256;
+  for (int64_t e = 0; e < x.q.D; e += kE) {
+    Operands part = x;
+    part.q = columns(x.q, e, kE);
+    part.k = columns(x.k, e, kE);
+    part.g = columns(x.g, e, kE);
+    part.initial_state = state_rows(x.initial_state, e, kE);
+    part.final_state = state_rows(x.final_state, e, kE);
+    launch_gla<Tiling<kE, 16, 4, 2, 1>>(part, e > 0, stream);
+  }
+}
+// [/doc:tilings]
+
+}  // namespace one_kernel
+
+// Gated linear attention of bf16. Throws std::invalid_argument for operands that do not fit together,
+// CudaError when a launch fails.
+inline void one_kernel_gla(const GlaOperands<__nv_bfloat16>& x, cudaStream_t stream = 0) {
+  check_gla(x);
+  one_kernel::run(x, stream);
+}
+
+}  // namespace attn::chunked_gla
