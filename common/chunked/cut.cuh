@@ -26,12 +26,14 @@ struct Heads {
   int64_t blocks;           // of one segment of all heads
   int64_t multiprocessors;  // of the device
   int64_t side_by_side;     // blocks on one of them, where there are more than multiprocessors
+  int64_t sums;        // of what segments add: on one multiprocessor without slowing each other
   int64_t remembered;  // rows after which the decays that the operator is used with leave nothing
 };
 template <class Tilings>
 Heads heads_of(int64_t heads, int64_t E, int64_t M) {
   return {heads * ceil_div(M, column_tile(E)), multiprocessors(),
-          E <= 64 ? Tilings::UpTo64::kSizes.blocks : 1, Tilings::Decay::kRemembered};
+          E <= 64 ? Tilings::UpTo64::kSizes.blocks : 1, E <= 64 ? 3 : 1,
+          Tilings::Decay::kRemembered};
 }
 
 // All costs are in rows that a block walks which has a multiprocessor to itself. A block's beginning
@@ -44,7 +46,7 @@ inline int64_t cost_of_sums(const Cut& cut, const Heads& heads) {
   constexpr int64_t kLaunch = 64;
   const int64_t idle = std::max<int64_t>(1, heads.multiprocessors - heads.blocks);
   const int64_t rows = std::min(std::max(cut.first_rows, cut.rows), heads.remembered);
-  return kLaunch + ceil_div((cut.count - 1) * heads.blocks, idle) * rows * 4 / 5;
+  return kLaunch + ceil_div((cut.count - 1) * heads.blocks, idle * heads.sums) * rows * 4 / 5;
 }
 
 // How long a cut takes. First segments begin at once; the others take turns, beside them when the

@@ -99,8 +99,7 @@ class PreparingWarp {
   __device__ __forceinline__ void prepare(int round) {
     Packet<Tiling>& packet = this->packet(round);
     Sizes sizes;
-    const bool mild = mild_ && prepare_mild(packet, round, sizes);
-    mild_ = mild || prepare_any(packet, round, sizes);
+    if (!prepare_mild(packet, round, sizes)) prepare_any(packet, round, sizes);
     if constexpr (Tiling::kFp16) {
       const bool in_fp16 = __all_sync(kFullWarp, sizes.suits());
       if (!in_fp16) split_writes(round);
@@ -157,11 +156,10 @@ class PreparingWarp {
   // [/doc:prepare_mild]
 
   // [doc:prepare_any]
-  // The same for any decays, 16 columns at a time. Returns whether the usual way would have done.
-  __device__ __forceinline__ bool prepare_any(Packet<Tiling>& packet, int round,
+  // The same for any decays, 16 columns at a time.
+  __device__ __forceinline__ void prepare_any(Packet<Tiling>& packet, int round,
                                               Sizes& sizes) const {
     Scores scores[2];  // of even and of odd tiles, which need not wait for each other
-    bool usual = true;
 #pragma unroll 1
     for (int n0 = 0; n0 < kTiles; n0 += 2) {
       Columns<2> columns;
@@ -178,15 +176,17 @@ class PreparingWarp {
         const Resets resets[2] = {Resets(decay_rows), Resets(decay_rows.from(0, 8))};
 #pragma unroll
         for (int i = 0; i < 2; ++i) scale_to_halfway(tiles[i], columns.decays, i);
-        // Rows between two resets of a column see each other, and no others: run after run.
-        const auto has = [&](int run) {
-          return __any_sync(kFullWarp, resets[0].has(run) || resets[1].has(run));
-        };
-        usual = usual && !has(1);
-#pragma unroll 1
-        for (int run = 0; run == 0 || has(run); ++run) {
+        // Rows between two resets of a column see each other, and no others: run after run. (Nobody
+        // asks for the second: nearly always there is one, or decays would be mild.)
+        const auto add_run = [&](int run) {
 #pragma unroll
           for (int i = 0; i < 2; ++i) add_scores_of_run(scores[i], tiles[i], resets[i], run);
+        };
+        add_run(0);
+        add_run(1);
+#pragma unroll 1
+        for (int run = 2; __any_sync(kFullWarp, resets[0].has(run) || resets[1].has(run)); ++run) {
+          add_run(run);
         }
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
@@ -194,7 +194,6 @@ class PreparingWarp {
           resets[i].cut(tiles[i].read, tiles[i].write, tiles[i].decay);
         }
       } else {
-        usual = false;
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           scale_row_by_row(tiles[i], decay_rows.from(0, i * 8), scores[i]);
@@ -206,7 +205,6 @@ class PreparingWarp {
 #pragma unroll
     for (int i = 0; i < 8; ++i) scores[0].sums[i / 4][i % 4] += scores[1].sums[i / 4][i % 4];
     store_scores(packet, scores[0]);
-    return usual;
   }
   // [/doc:prepare_any]
 
@@ -490,7 +488,6 @@ class PreparingWarp {
   const Block<Tiling>& block_;
   const int lane_, sub_, slab_, column_;
   const float scale_;  // of reads and of scores, and so of outputs
-  bool mild_ = true;   // whether the decays of the round before were; then those of the next may be
   std::conditional_t<Tiling::kLoadWarps == 0, RowLoader<Tiling>, NoRows<Tiling>> rows_;
 };
 

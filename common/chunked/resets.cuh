@@ -32,23 +32,19 @@ struct Resets {
   template <class Rows>
   __device__ __forceinline__ explicit Resets(const Rows& decay_rows) {
     const int lane = threadIdx.x % kWarp, row = lane / 4, pair = lane % 4 * 2;
-    // Bit 4r of an upper or a lower half is row r.
-    const uint32_t rows = 0x11111111u, before = rows & ((1u << 4 * row) - 1),
-                   through = before | 1u << 4 * row;
     const float2 upper = to_floats(load_pair(decay_rows.at(row, pair)));
     const float2 lower = to_floats(load_pair(decay_rows.at(row + 8, pair)));
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
       const bool in_upper = (j == 0 ? upper.x : upper.y) < kReset;
       const bool in_lower = (j == 0 ? lower.x : lower.y) < kReset;
-      const uint32_t upper_bits = __ballot_sync(kFullWarp, in_upper) >> lane % 4 & rows;
-      const uint32_t lower_bits = __ballot_sync(kFullWarp, in_lower) >> lane % 4 & rows;
-      const int in_upper_half = __popc(upper_bits);
-      write_run[j] = __popc(upper_bits & through);
-      write_run[2 + j] = in_upper_half + __popc(lower_bits & through);
-      read_run[j] = kExclusive ? __popc(upper_bits & before) : write_run[j];
-      read_run[2 + j] = kExclusive ? in_upper_half + __popc(lower_bits & before) : write_run[2 + j];
-      all[j] = in_upper_half + __popc(lower_bits);
+      const uint32_t upper_runs = runs(in_upper), lower_runs = runs(in_lower);
+      const int in_upper_half = upper_runs >> 28;
+      write_run[j] = upper_runs >> 4 * row & 15;
+      write_run[2 + j] = in_upper_half + (lower_runs >> 4 * row & 15);
+      read_run[j] = write_run[j] - (kExclusive && in_upper);
+      read_run[2 + j] = write_run[2 + j] - (kExclusive && in_lower);
+      all[j] = in_upper_half + (lower_runs >> 28);
     }
   }
 
@@ -67,6 +63,13 @@ struct Resets {
     for (int j = 0; j < 2; ++j) {
       if (all[j] > 0) decay[j] = 0;
     }
+  }
+
+ private:
+  // Of eight rows of the lane's column, four bits each: the resets up to and including the row.
+  static __device__ __forceinline__ uint32_t runs(bool reset) {
+    const uint32_t resets = __ballot_sync(kFullWarp, reset) >> threadIdx.x % 4 & 0x11111111u;
+    return resets * 0x11111111u;
   }
 };
 // [/doc:resets]

@@ -365,10 +365,10 @@ void launch_segment_states(const Walk<typename Tiling::T>& x, const Segments& se
   const int64_t tiles =
       (segments.e_tiles * 8 / Tiling::kColumns) * (segments.m_tiles * 16 / Tiling::kColumns);
   const int64_t sums = x.heads() * (segments.count - 1) * tiles;
-  // Where first segments leave few multiprocessors, the sums keep to these: first segments begin at once.
+  // Above 64 rows of the state a block of the walk has a multiprocessor to itself, and finds none among
+  // sums: they keep to those that first segments leave over, so that these begin at once.
   const int64_t idle = multiprocessors() - x.heads() * tiles;
-  const int64_t blocks =
-      segments.first_rows > segments.rows && idle > 0 ? std::min(sums, idle) : sums;
+  const int64_t blocks = Tiling::kColumns > 64 && idle > 0 ? std::min(sums, idle) : sums;
   launch({blocks, Tiling::kThreads, dynamic_shared_bytes<typename Tiling::SharedStorage>(), stream},
          segment_states_kernel<Tiling>, backwards, segments, static_cast<int>(sums), aligned);
 }
