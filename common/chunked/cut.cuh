@@ -50,9 +50,10 @@ inline int64_t cost_of_sums(const Cut& cut, const Heads& heads) {
 }
 
 // How long a cut takes. First segments begin at once; the others take turns, beside them when the
-// sums are known, and after them. Reading what a segment adds takes as long as some rows, too.
+// sums are known, and after them. The other launch, and reading what a segment adds, take as long as
+// some rows, too.
 inline int64_t cost_of(const Cut& cut, const Heads& heads) {
-  constexpr int64_t kSegment = 8;
+  constexpr int64_t kOtherLaunch = 192, kSegment = 8;
   // Blocks side by side take turns at everything: none is faster for it.
   const int64_t share = cut.count * heads.blocks > heads.multiprocessors ? heads.side_by_side : 1;
   const int64_t at_a_time = share * heads.multiprocessors;
@@ -63,12 +64,18 @@ inline int64_t cost_of(const Cut& cut, const Heads& heads) {
   const int64_t all_beside = sums + ceil_div(others, idle) * other;
   const int64_t beside = std::max<int64_t>(0, first - sums) / other * idle;
   const int64_t rest = ceil_div(std::max<int64_t>(0, others - beside), at_a_time) * other;
-  return std::max(first, std::min(all_beside, std::max(first, sums) + rest)) + cut.count * kSegment;
+  return std::max(first, std::min(all_beside, std::max(first, sums) + rest)) + kOtherLaunch +
+         cut.count * kSegment;
 }
 
 // The best cut for heads that do not fill the multiprocessors; others stay whole.
 inline Cut best_cut(int64_t L, const Heads& heads) {
   Cut best = {1, L, 0};
+  // Of cuts that cost nearly the same, one into short segments: what they add is sooner known where
+  // decays are milder than usual.
+  const auto score = [&](const Cut& cut) {
+    return cost_of(cut, heads) + std::max(cut.first_rows, cut.rows) / 8;
+  };
   const int64_t at_a_time = heads.side_by_side * heads.multiprocessors;
   const int64_t idle = at_a_time - heads.blocks;
   if (idle <= 0) return best;
@@ -82,7 +89,7 @@ inline Cut best_cut(int64_t L, const Heads& heads) {
       const int64_t first = turns * rows + more;
       if (rows <= 0 || first >= L) break;
       const Cut cut = {1 + ceil_div(L - first, rows), first, rows};
-      if (best.count == 1 || cost_of(cut, heads) < cost_of(best, heads)) best = cut;
+      if (best.count == 1 || score(cut) < score(best)) best = cut;
       const int64_t wait = (turns - 1) * kBlockRows + cost_of_sums(cut, heads);
       more = ceil_div(wait, kSegmentRows) * kSegmentRows;
     }
@@ -97,7 +104,7 @@ inline Cut best_cut(int64_t L, const Heads& heads) {
 template <class Tilings>
 bool prefers_segments(int64_t heads, int64_t L, int64_t E, int64_t M) {
   const Heads all = heads_of<Tilings>(heads, E, M);
-  return cost_of(best_cut(L, all), all) < 0.9 * cost_of({1, L, 0}, all);
+  return cost_of(best_cut(L, all), all) < 0.95 * cost_of({1, L, 0}, all);
 }
 // [/doc:prefers_segments]
 
