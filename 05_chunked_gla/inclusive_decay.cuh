@@ -36,17 +36,6 @@ struct InclusiveDecay {
     __device__ __forceinline__ float write(int n, int i) const { return centred[n][i]; }
     __device__ __forceinline__ float begin(int n, int j) const { return edges[n][2 + j]; }
     __device__ __forceinline__ float end(int n, int j) const { return edges[n][j]; }
-    // h is half of what all gates after the first sum up to. A NaN, from an infinite gate, is no mild
-    // one either.
-    __device__ __forceinline__ bool mild() const {
-      bool mild = true;
-#pragma unroll
-      for (int n = 0; n < kTiles; ++n) {
-#pragma unroll
-        for (int j = 0; j < 2; ++j) mild = mild && edges[n][j] >= -chunked::kMildest;
-      }
-      return mild;
-    }
   };
 
   template <int kTiles, bool kWithoutResets, int kWidth>

@@ -34,91 +34,10 @@
 namespace attn::chunked_gla {
 
 // [doc:tilings]
-// By what was fastest of those tried on an H200. A float has twice the rows in shared memory, so that
-// one block fills a multiprocessor.
+// The usual ones were the fastest of those tried on an H200.
 template <class T>
-struct EngineTilings;
-
-template <>
-struct EngineTilings<float> {
-  using T = float;
+struct EngineTilings : chunked::UsualTilings<T> {
   using Decay = InclusiveDecay;
-  struct UpTo64 {
-    static constexpr chunked::TilingSizes kSizes = {.rows = 64,
-                                                    .warp_columns = 16,
-                                                    .column_warps = 4,
-                                                    .sub_chunks = 2,
-                                                    .slots = 3,
-                                                    .slab = 32,
-                                                    .loading_warps = 4};
-  };
-  struct UpTo128 {
-    static constexpr chunked::TilingSizes kSizes = {.rows = 128,
-                                                    .warp_columns = 32,
-                                                    .column_warps = 4,
-                                                    .sub_chunks = 1,
-                                                    .slots = 3,
-                                                    .slab = 32};
-  };
-  struct UpTo256 {
-    static constexpr chunked::TilingSizes kSizes = {.rows = 256,
-                                                    .warp_columns = 16,
-                                                    .column_warps = 4,
-                                                    .sub_chunks = 1,
-                                                    .slots = 2,
-                                                    .slab = 64};
-  };
-};
-
-template <>
-struct EngineTilings<__nv_bfloat16> {
-  using T = __nv_bfloat16;
-  using Decay = InclusiveDecay;
-  struct AloneNarrow {
-    static constexpr chunked::TilingSizes kSizes = {.rows = 64,
-                                                    .warp_columns = 16,
-                                                    .column_warps = 2,
-                                                    .row_parts = 2,
-                                                    .sub_chunks = 4,
-                                                    .slots = 3,
-                                                    .slab = 64,
-                                                    .loading_warps = 4};
-  };
-  struct Alone {
-    static constexpr chunked::TilingSizes kSizes = {.rows = 64,
-                                                    .warp_columns = 32,
-                                                    .column_warps = 2,
-                                                    .row_parts = 2,
-                                                    .sub_chunks = 4,
-                                                    .slots = 3,
-                                                    .slab = 64,
-                                                    .loading_warps = 4};
-  };
-  struct UpTo64 {
-    static constexpr chunked::TilingSizes kSizes = {.rows = 64,
-                                                    .warp_columns = 32,
-                                                    .column_warps = 2,
-                                                    .sub_chunks = 2,
-                                                    .slots = 3,
-                                                    .slab = 32,
-                                                    .blocks = 2};
-  };
-  struct UpTo128 {
-    static constexpr chunked::TilingSizes kSizes = {.rows = 128,
-                                                    .warp_columns = 32,
-                                                    .column_warps = 4,
-                                                    .sub_chunks = 2,
-                                                    .slots = 3,
-                                                    .slab = 64};
-  };
-  struct UpTo256 {
-    static constexpr chunked::TilingSizes kSizes = {.rows = 256,
-                                                    .warp_columns = 16,
-                                                    .column_warps = 4,
-                                                    .sub_chunks = 1,
-                                                    .slots = 2,
-                                                    .slab = 64};
-  };
 };
 // [/doc:tilings]
 

@@ -35,16 +35,6 @@ struct ExclusiveDecay {
     __device__ __forceinline__ float write(int n, int i) const { return through[n][i]; }
     __device__ __forceinline__ float begin(int n, int j) const { return h[n][j]; }
     __device__ __forceinline__ float end(int n, int j) const { return h[n][j]; }
-    // A NaN, from an infinite decay, is not mild either.
-    __device__ __forceinline__ bool mild() const {
-      bool mild = true;
-#pragma unroll
-      for (int n = 0; n < kTiles; ++n) {
-#pragma unroll
-        for (int j = 0; j < 2; ++j) mild = mild && h[n][j] >= -chunked::kMildest;
-      }
-      return mild;
-    }
   };
 
   template <int kTiles, bool kWithoutResets, int kWidth>

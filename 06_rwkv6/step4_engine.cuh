@@ -32,66 +32,15 @@
 namespace attn::rwkv6 {
 
 // [doc:tilings]
-// By what was fastest of those tried on an H200. A float has twice the rows in shared memory, so that
-// one block fills a multiprocessor.
 template <class T>
-struct EngineTilings;
-
-template <>
-struct EngineTilings<float> {
-  using T = float;
+struct EngineTilings : chunked::UsualTilings<T> {
   using Decay = ExclusiveDecay;
-  struct UpTo64 {
-    static constexpr chunked::TilingSizes kSizes = {.rows = 64,
-                                                    .warp_columns = 16,
-                                                    .column_warps = 4,
-                                                    .sub_chunks = 2,
-                                                    .slots = 3,
-                                                    .slab = 32,
-                                                    .loading_warps = 4};
-  };
-  struct UpTo128 {
-    static constexpr chunked::TilingSizes kSizes = {.rows = 128,
-                                                    .warp_columns = 32,
-                                                    .column_warps = 4,
-                                                    .sub_chunks = 1,
-                                                    .slots = 3,
-                                                    .slab = 32};
-  };
-  struct UpTo256 {
-    static constexpr chunked::TilingSizes kSizes = {.rows = 256,
-                                                    .warp_columns = 16,
-                                                    .column_warps = 4,
-                                                    .sub_chunks = 1,
-                                                    .slots = 2,
-                                                    .slab = 64};
-  };
 };
-
+// Here a preparing warp does better with all columns: of its three sums of decays and the bonus there
+// is more to do at a time.
 template <>
-struct EngineTilings<__nv_bfloat16> {
-  using T = __nv_bfloat16;
+struct EngineTilings<__nv_bfloat16> : chunked::UsualTilings<__nv_bfloat16> {
   using Decay = ExclusiveDecay;
-  struct AloneNarrow {
-    static constexpr chunked::TilingSizes kSizes = {.rows = 64,
-                                                    .warp_columns = 16,
-                                                    .column_warps = 2,
-                                                    .row_parts = 2,
-                                                    .sub_chunks = 4,
-                                                    .slots = 3,
-                                                    .slab = 64,
-                                                    .loading_warps = 4};
-  };
-  struct Alone {
-    static constexpr chunked::TilingSizes kSizes = {.rows = 64,
-                                                    .warp_columns = 32,
-                                                    .column_warps = 2,
-                                                    .row_parts = 2,
-                                                    .sub_chunks = 4,
-                                                    .slots = 3,
-                                                    .slab = 64,
-                                                    .loading_warps = 4};
-  };
   struct UpTo64 {
     static constexpr chunked::TilingSizes kSizes = {.rows = 64,
                                                     .warp_columns = 32,
@@ -100,22 +49,6 @@ struct EngineTilings<__nv_bfloat16> {
                                                     .slots = 3,
                                                     .slab = 64,
                                                     .blocks = 2};
-  };
-  struct UpTo128 {
-    static constexpr chunked::TilingSizes kSizes = {.rows = 128,
-                                                    .warp_columns = 32,
-                                                    .column_warps = 4,
-                                                    .sub_chunks = 2,
-                                                    .slots = 3,
-                                                    .slab = 64};
-  };
-  struct UpTo256 {
-    static constexpr chunked::TilingSizes kSizes = {.rows = 256,
-                                                    .warp_columns = 16,
-                                                    .column_warps = 4,
-                                                    .sub_chunks = 1,
-                                                    .slots = 2,
-                                                    .slab = 64};
   };
 };
 // [/doc:tilings]

@@ -83,8 +83,6 @@ using TilingOf = Tiling<typename Tilings::T, typename Tilings::Decay, Sizes>;
 
 // [doc:choice]
 // Walks all segments, by the tiling for the shape: Tilings is a stage's table for one element type.
-// It has, for bf16 and heads so few that every block has a multiprocessor to itself, tilings with
-// more warps to a block, and fewer columns.
 template <class Tilings>
 void walk_segments(const Walk<typename Tilings::T>& x, const Segments& segments,
                    cudaStream_t stream) {

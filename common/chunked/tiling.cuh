@@ -1,6 +1,9 @@
-// How a block divides its head. A stage has a table of these, as data.
+// How a block divides its head. A stage has a table of these, as data: for head sizes up to 64, 128 and
+// 256; and, of bf16, for heads so few that every block has a multiprocessor to itself, with more warps
+// to a block, and fewer columns.
 #pragma once
 
+#include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
 #include "common/chunked/slabs.cuh"
@@ -27,6 +30,93 @@ struct TilingSizes {
 
 // Decay: how decays become packets (05_chunked_gla/inclusive_decay.cuh,
 // 06_rwkv6/exclusive_decay.cuh).
+// [doc:tilings]
+// What was fastest for both stages of those tried on an H200; a stage's table may differ. A float has twice the rows in shared memory, so that
+// one block fills a multiprocessor.
+template <class T>
+struct UsualTilings;
+
+template <>
+struct UsualTilings<float> {
+  using T = float;
+  struct UpTo64 {
+    static constexpr TilingSizes kSizes = {.rows = 64,
+                                           .warp_columns = 16,
+                                           .column_warps = 4,
+                                           .sub_chunks = 2,
+                                           .slots = 3,
+                                           .slab = 32,
+                                           .loading_warps = 4};
+  };
+  struct UpTo128 {
+    static constexpr TilingSizes kSizes = {.rows = 128,
+                                           .warp_columns = 32,
+                                           .column_warps = 4,
+                                           .sub_chunks = 1,
+                                           .slots = 3,
+                                           .slab = 32};
+  };
+  struct UpTo256 {
+    static constexpr TilingSizes kSizes = {.rows = 256,
+                                           .warp_columns = 16,
+                                           .column_warps = 4,
+                                           .sub_chunks = 1,
+                                           .slots = 2,
+                                           .slab = 64};
+  };
+};
+
+template <>
+struct UsualTilings<__nv_bfloat16> {
+  using T = __nv_bfloat16;
+  struct AloneNarrow {
+    static constexpr TilingSizes kSizes = {.rows = 64,
+                                           .warp_columns = 16,
+                                           .column_warps = 2,
+                                           .row_parts = 2,
+                                           .sub_chunks = 4,
+                                           .slots = 3,
+                                           .slab = 64,
+                                           .loading_warps = 4};
+  };
+  struct Alone {
+    static constexpr TilingSizes kSizes = {.rows = 64,
+                                           .warp_columns = 32,
+                                           .column_warps = 2,
+                                           .row_parts = 2,
+                                           .sub_chunks = 4,
+                                           .slots = 3,
+                                           .slab = 64,
+                                           .loading_warps = 4};
+  };
+  struct UpTo64 {
+    static constexpr TilingSizes kSizes = {.rows = 64,
+                                           .warp_columns = 32,
+                                           .column_warps = 2,
+                                           .sub_chunks = 2,
+                                           .slots = 3,
+                                           .slab = 32,
+                                           .blocks = 2};
+  };
+  struct UpTo128 {
+    static constexpr TilingSizes kSizes = {.rows = 128,
+                                           .warp_columns = 32,
+                                           .column_warps = 4,
+                                           .sub_chunks = 2,
+                                           .slots = 3,
+                                           .slab = 64};
+  };
+  struct UpTo256 {
+    static constexpr TilingSizes kSizes = {.rows = 256,
+                                           .warp_columns = 16,
+                                           .column_warps = 4,
+                                           .sub_chunks = 1,
+                                           .slots = 2,
+                                           .slab = 64};
+  };
+};
+// [/doc:tilings]
+
 // Sizes::kSizes is a TilingSizes. (As a type, since g++ 12 breaks off at one as a template's argument.)
 template <class T_, class Decay_, class Sizes>
 struct Tiling {
