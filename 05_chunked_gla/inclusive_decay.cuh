@@ -9,7 +9,7 @@
 
 #include "common/chunked/preparing_warp.cuh"
 #include "common/chunked/resets.cuh"
-#include "common/pairs.cuh"
+#include "common/mma_operands.cuh"
 #include "common/ptx/ldmatrix.cuh"
 #include "common/ptx/mma.cuh"
 #include "common/swizzled_rows.cuh"
@@ -87,16 +87,11 @@ struct InclusiveDecay {
       }
 #pragma unroll
       for (int n = 0; n < kTiles; ++n) {
-        uint32_t high[2], low[2];
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          const float g = *gates.at(j + i * 4, n * 8 + group);
-          split_tf32(kWithoutResets ? chunked::without_reset(g) : g, high[i], low[i]);
-        }
-        mma_m16n8k8_tf32(sums.centred[n], centred, high, sums.centred[n]);
-        mma_m16n8k8_tf32(sums.centred[n], centred, low, sums.centred[n]);
-        mma_m16n8k8_tf32(sums.edges[n], edge, high, sums.edges[n]);
-        mma_m16n8k8_tf32(sums.edges[n], edge, low, sums.edges[n]);
+        const float* g[2] = {gates.at(j, n * 8 + group), gates.at(j + 4, n * 8 + group)};
+        const float g0 = kWithoutResets ? chunked::without_reset(*g[0]) : *g[0];
+        const float g1 = kWithoutResets ? chunked::without_reset(*g[1]) : *g[1];
+        add_product_of_floats(sums.centred[n], centred, g0, g1);
+        add_product_of_floats(sums.edges[n], edge, g0, g1);
       }
     }
     return sums;

@@ -10,7 +10,7 @@
 
 #include "common/chunked/preparing_warp.cuh"
 #include "common/chunked/resets.cuh"
-#include "common/pairs.cuh"
+#include "common/mma_operands.cuh"
 #include "common/ptx/ldmatrix.cuh"
 #include "common/ptx/mma.cuh"
 #include "common/swizzled_rows.cuh"
@@ -88,16 +88,11 @@ struct ExclusiveDecay {
       }
 #pragma unroll
       for (int n = 0; n < kTiles; ++n) {
-        uint32_t high[2], low[2];
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          const float w = *decays.at(j + i * 4, n * 8 + row);
-          split_tf32(kWithoutResets ? chunked::without_reset(w) : w, high[i], low[i]);
-        }
-        mma_m16n8k8_tf32(sums.h[n], halves, low, sums.h[n]);
-        mma_m16n8k8_tf32(sums.h[n], halves, high, sums.h[n]);
-        mma_m16n8k8_tf32(sums.through[n], weights, low, sums.through[n]);
-        mma_m16n8k8_tf32(sums.through[n], weights, high, sums.through[n]);
+        const float* w[2] = {decays.at(j, n * 8 + row), decays.at(j + 4, n * 8 + row)};
+        const float w0 = kWithoutResets ? chunked::without_reset(*w[0]) : *w[0];
+        const float w1 = kWithoutResets ? chunked::without_reset(*w[1]) : *w[1];
+        add_product_of_floats(sums.h[n], halves, w0, w1);
+        add_product_of_floats(sums.through[n], weights, w0, w1);
       }
     }
 #pragma unroll

@@ -41,15 +41,10 @@ struct EngineTilings : chunked::UsualTilings<T> {
 template <>
 struct EngineTilings<__nv_bfloat16> : chunked::UsualTilings<__nv_bfloat16> {
   using Decay = ExclusiveDecay;
-  struct UpTo64 {
-    static constexpr chunked::TilingSizes kSizes = {.rows = 64,
-                                                    .warp_columns = 32,
-                                                    .column_warps = 2,
-                                                    .sub_chunks = 2,
-                                                    .slots = 3,
-                                                    .slab = 64,
-                                                    .blocks = 2};
-  };
+  // clang-format off
+  struct UpTo64 { static constexpr chunked::TilingSizes kSizes = {
+      .rows = 64, .warp_columns = 32, .column_warps = 2, .sub_chunks = 2, .slab = 64, .blocks = 2}; };
+  // clang-format on
 };
 // [/doc:tilings]
 

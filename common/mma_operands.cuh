@@ -73,6 +73,16 @@ __device__ __forceinline__ void load_bf16_part(uint32_t (&x)[4], const uint32_t*
   }
 }
 
+// d += a b in tf32, of floats b that are each the sum of two tf32.
+__device__ __forceinline__ void add_product_of_floats(float (&d)[4], const uint32_t (&a)[4],
+                                                      float b0, float b1) {
+  uint32_t high[2], low[2];
+  split_tf32(b0, high[0], low[0]);
+  split_tf32(b1, high[1], low[1]);
+  mma_m16n8k8_tf32(d, a, high, d);
+  mma_m16n8k8_tf32(d, a, low, d);
+}
+
 // 16 rows and 16 columns of v as the tensor core takes them: as B operands of scores v, one for each
 // half of the columns, and as the A operand of v^T k. They are the same numbers in another order, and
 // are read when they are needed. A float is the sum of two bf16.

@@ -25,39 +25,27 @@ struct RowTile {
   static __device__ __forceinline__ int column(int thread) { return thread % kLanes * kVector; }
 
   // Starts the copy of a tile, of which the first `rows` rows and `columns` columns are there; the
-  // rest is zeros. Every row must begin on 16 bytes and hold whole 16 bytes. `source` is the
-  // thread's first element; returns that of the next tile.
+  // rest is zeros. kAligned: every row begins on 16 bytes and holds whole 16 bytes; otherwise it goes
+  // element by element. `source` is the thread's first element; returns that of the next tile.
+  template <bool kAligned>
   static __device__ __forceinline__ const T* load(T* smem, const T* source, int64_t stride,
                                                   int thread, int rows, int columns) {
     const Rows to = {smem};
     rows -= row(thread);
     columns -= column(thread);
-#pragma unroll
+#pragma unroll(kAligned ? kRows : 1)
     for (int first = 0; first < kRows; first += kRowStep) {
-#pragma unroll
+#pragma unroll(kAligned ? kWidth : 1)
       for (int d = 0; d < kWidth; d += kLanes * kVector) {
-        cp_async<16>(to.at(row(thread) + first, column(thread) + d), source + d,
-                     first < rows && d < columns);
-      }
-      source += kRowStep * stride;
-    }
-    return source;
-  }
-
-  // The same for rows that begin anywhere, element by element.
-  static __device__ __forceinline__ const T* load_elements(T* smem, const T* source, int64_t stride,
-                                                           int thread, int rows, int columns) {
-    const Rows to = {smem};
-    rows -= row(thread);
-    columns -= column(thread);
-#pragma unroll 1
-    for (int first = 0; first < kRows; first += kRowStep) {
-#pragma unroll 1
-      for (int d = 0; d < kWidth; d += kLanes * kVector) {
+        if constexpr (kAligned) {
+          cp_async<16>(to.at(row(thread) + first, column(thread) + d), source + d,
+                       first < rows && d < columns);
+        } else {
 #pragma unroll
-        for (int i = 0; i < kVector; ++i) {
-          const bool inside = first < rows && d + i < columns;
-          *to.at(row(thread) + first, column(thread) + d + i) = inside ? source[d + i] : T(0.0f);
+          for (int i = 0; i < kVector; ++i) {
+            const bool inside = first < rows && d + i < columns;
+            *to.at(row(thread) + first, column(thread) + d + i) = inside ? source[d + i] : T(0.0f);
+          }
         }
       }
       source += kRowStep * stride;
@@ -130,10 +118,10 @@ class RowLoader {
   template <class AnyTile>
   __device__ __forceinline__ void load_tile(T* smem, int round, int i) {
     const int rows = block_.end - block_.begin - round * Tiling::kRows;
-    source_[i] =
-        block_.aligned
-            ? AnyTile::load(smem, source_[i], stride_[i], thread_, rows, columns_[i])
-            : AnyTile::load_elements(smem, source_[i], stride_[i], thread_, rows, columns_[i]);
+    source_[i] = block_.aligned ? AnyTile::template load<true>(smem, source_[i], stride_[i],
+                                                               thread_, rows, columns_[i])
+                                : AnyTile::template load<false>(smem, source_[i], stride_[i],
+                                                                thread_, rows, columns_[i]);
   }
 
   const Block<Tiling>& block_;

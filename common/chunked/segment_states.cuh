@@ -287,8 +287,8 @@ __device__ __forceinline__ void sum_segment(const Walk<typename Tiling::T>& x,
   const T* decay_source = first_element(x.decay, e0);
   const T* value_source = first_element(x.value, m0);
   const auto load_tile = [&](T* to, const T*& from, int64_t stride, int columns) {
-    from = aligned ? Tile::load(to, from, stride, thread, kRows, columns)
-                   : Tile::load_elements(to, from, stride, thread, kRows, columns);
+    from = aligned ? Tile::template load<true>(to, from, stride, thread, kRows, columns)
+                   : Tile::template load<false>(to, from, stride, thread, kRows, columns);
   };
   const auto load = [&](int i) {
     auto& [write, decay, value] = smem.rows;

@@ -21,7 +21,7 @@ struct TilingSizes {
   int column_warps;       // state warps side by side
   int row_parts = 1;      // of the state, each with state warps of its own
   int sub_chunks;         // in a round, between two barriers of the block
-  int slots;              // buffers for the rows of a round
+  int slots = 3;          // buffers for the rows of a round
   int slab;               // columns of reads, writes and decays of one preparing warp
   int loading_warps = 0;  // that only fetch rows; 0: preparing warps do
   int blocks = 1;         // side by side on one multiprocessor
@@ -31,90 +31,38 @@ struct TilingSizes {
 // Decay: how decays become packets (05_chunked_gla/inclusive_decay.cuh,
 // 06_rwkv6/exclusive_decay.cuh).
 // [doc:tilings]
-// What was fastest for both stages of those tried on an H200; a stage's table may differ. A float has twice the rows in shared memory, so that
-// one block fills a multiprocessor.
+// What was fastest for both stages of those tried on an H200; a stage's table may differ. A float has
+// twice the rows in shared memory, so that one block fills a multiprocessor.
 template <class T>
 struct UsualTilings;
-
+// clang-format off
 template <>
 struct UsualTilings<float> {
   using T = float;
-  struct UpTo64 {
-    static constexpr TilingSizes kSizes = {.rows = 64,
-                                           .warp_columns = 16,
-                                           .column_warps = 4,
-                                           .sub_chunks = 2,
-                                           .slots = 3,
-                                           .slab = 32,
-                                           .loading_warps = 4};
-  };
-  struct UpTo128 {
-    static constexpr TilingSizes kSizes = {.rows = 128,
-                                           .warp_columns = 32,
-                                           .column_warps = 4,
-                                           .sub_chunks = 1,
-                                           .slots = 3,
-                                           .slab = 32};
-  };
-  struct UpTo256 {
-    static constexpr TilingSizes kSizes = {.rows = 256,
-                                           .warp_columns = 16,
-                                           .column_warps = 4,
-                                           .sub_chunks = 1,
-                                           .slots = 2,
-                                           .slab = 64};
-  };
+  struct UpTo64 { static constexpr TilingSizes kSizes = {
+      .rows = 64, .warp_columns = 16, .column_warps = 4, .sub_chunks = 2, .slab = 32, .loading_warps = 4}; };
+  struct UpTo128 { static constexpr TilingSizes kSizes = {
+      .rows = 128, .warp_columns = 32, .column_warps = 4, .sub_chunks = 1, .slab = 32}; };
+  struct UpTo256 { static constexpr TilingSizes kSizes = {
+      .rows = 256, .warp_columns = 16, .column_warps = 4, .sub_chunks = 1, .slots = 2, .slab = 64}; };
 };
-
 template <>
 struct UsualTilings<__nv_bfloat16> {
   using T = __nv_bfloat16;
-  struct AloneNarrow {
-    static constexpr TilingSizes kSizes = {.rows = 64,
-                                           .warp_columns = 16,
-                                           .column_warps = 2,
-                                           .row_parts = 2,
-                                           .sub_chunks = 4,
-                                           .slots = 3,
-                                           .slab = 64,
-                                           .loading_warps = 4};
-  };
-  struct Alone {
-    static constexpr TilingSizes kSizes = {.rows = 64,
-                                           .warp_columns = 32,
-                                           .column_warps = 2,
-                                           .row_parts = 2,
-                                           .sub_chunks = 4,
-                                           .slots = 3,
-                                           .slab = 64,
-                                           .loading_warps = 4};
-  };
-  struct UpTo64 {
-    static constexpr TilingSizes kSizes = {.rows = 64,
-                                           .warp_columns = 32,
-                                           .column_warps = 2,
-                                           .sub_chunks = 2,
-                                           .slots = 3,
-                                           .slab = 32,
-                                           .blocks = 2};
-  };
-  struct UpTo128 {
-    static constexpr TilingSizes kSizes = {.rows = 128,
-                                           .warp_columns = 32,
-                                           .column_warps = 4,
-                                           .sub_chunks = 2,
-                                           .slots = 3,
-                                           .slab = 64};
-  };
-  struct UpTo256 {
-    static constexpr TilingSizes kSizes = {.rows = 256,
-                                           .warp_columns = 16,
-                                           .column_warps = 4,
-                                           .sub_chunks = 1,
-                                           .slots = 2,
-                                           .slab = 64};
-  };
+  struct AloneNarrow { static constexpr TilingSizes kSizes = {
+      .rows = 64, .warp_columns = 16, .column_warps = 2, .row_parts = 2, .sub_chunks = 4, .slab = 64,
+      .loading_warps = 4}; };
+  struct Alone { static constexpr TilingSizes kSizes = {
+      .rows = 64, .warp_columns = 32, .column_warps = 2, .row_parts = 2, .sub_chunks = 4, .slab = 64,
+      .loading_warps = 4}; };
+  struct UpTo64 { static constexpr TilingSizes kSizes = {
+      .rows = 64, .warp_columns = 32, .column_warps = 2, .sub_chunks = 2, .slab = 32, .blocks = 2}; };
+  struct UpTo128 { static constexpr TilingSizes kSizes = {
+      .rows = 128, .warp_columns = 32, .column_warps = 4, .sub_chunks = 2, .slab = 64}; };
+  struct UpTo256 { static constexpr TilingSizes kSizes = {
+      .rows = 256, .warp_columns = 16, .column_warps = 4, .sub_chunks = 1, .slots = 2, .slab = 64}; };
 };
+// clang-format on
 // [/doc:tilings]
 
 // Sizes::kSizes is a TilingSizes. (As a type, since g++ 12 breaks off at one as a template's argument.)
