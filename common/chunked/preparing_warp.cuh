@@ -26,6 +26,8 @@
 #include "common/chunked/rows.cuh"
 #include "common/mma_operands.cuh"
 #include "common/ptx/exp2.cuh"
+#include "common/ptx/ldmatrix.cuh"
+#include "common/ptx/max_bf16.cuh"
 #include "common/ptx/mma.cuh"
 
 namespace attn::chunked {
@@ -48,6 +50,7 @@ class PreparingWarp {
   using Decay = typename Tiling::Decay;
   static constexpr int kTiles = Tiling::kSlab / 8;
   using Resets = chunked::Resets<Decay::kExclusive>;
+  using Sizes = Fp16Range<kTiles, Tiling::kSlabs, Tiling::kM>;
 
  public:
   __device__ __forceinline__ explicit PreparingWarp(const Block<Tiling>& block)
@@ -90,14 +93,17 @@ class PreparingWarp {
   }
 
   // [doc:prepare]
-  // Prepares the slab of a packet. The usual way is right if decays are mild, which it says, and fp16
-  // suits all lanes; it is asked for that when all is done, so that nothing waits for the vote.
+  // Prepares the slab of a packet; its writes as fp16, and then once more if that does not suit all
+  // lanes. Only when all is done, so that nothing waits for the vote.
   __device__ __forceinline__ void prepare(int round) {
-    bool suits = true;
-    const bool mild = prepare_usual(round, suits);
-    const bool usual = mild && (!Tiling::kFp16 || __all_sync(kFullWarp, suits));
-    if (!usual) prepare_any(round, /*with_scores=*/!mild);
-    if (Tiling::kFp16 && lane_ == 0) packet(round).in_fp16[slab_] = usual;
+    Packet<Tiling>& packet = this->packet(round);
+    Sizes sizes;
+    if (!prepare_mild(packet, round, sizes)) prepare_any(packet, round, sizes);
+    if constexpr (Tiling::kFp16) {
+      const bool in_fp16 = __all_sync(kFullWarp, sizes.suits());
+      if (!in_fp16) split_writes(round);
+      if (lane_ == 0) packet.in_fp16[slab_] = in_fp16;
+    }
   }
   // [/doc:prepare]
 
@@ -134,11 +140,10 @@ class PreparingWarp {
         Decay::template sums<kCount, kWithoutResets>(slab(kDecay, round).from(0, n0 * 8));
   }
 
-  // [doc:prepare_usual]
+  // [doc:prepare_mild]
   // Returns whether the decays are mild enough for that.
-  __device__ __forceinline__ bool prepare_usual(int round, bool& suits) const {
-    Packet<Tiling>& packet = this->packet(round);
-    Fp16Range<kTiles, Tiling::kSlabs, Tiling::kM> sizes;
+  __device__ __forceinline__ bool prepare_mild(Packet<Tiling>& packet, int round,
+                                               Sizes& sizes) const {
     Scores scores;
     Columns<kTiles> columns;
     fetch</*kWithoutResets=*/false>(columns, round, 0);
@@ -156,16 +161,14 @@ class PreparingWarp {
       store<Tiling::kFp16>(packet, n, tile);
     }
     store_scores(packet, scores);
-    suits = sizes.suits();
     return true;
   }
-  // [/doc:prepare_usual]
+  // [/doc:prepare_mild]
 
   // [doc:prepare_any]
-  // The same for any decays, and for writes and values of any size, 16 columns at a time. with_scores:
-  // they are not there yet. (Slabs add theirs up once.)
-  __device__ __forceinline__ void prepare_any(int round, bool with_scores) const {
-    Packet<Tiling>& packet = this->packet(round);
+  // The same for any decays, 16 columns at a time.
+  __device__ __forceinline__ void prepare_any(Packet<Tiling>& packet, int round,
+                                              Sizes& sizes) const {
     Scores scores[2];  // of even and of odd tiles, which need not wait for each other
 #pragma unroll 1
     for (int n0 = 0; n0 < kTiles; n0 += 2) {
@@ -175,6 +178,7 @@ class PreparingWarp {
       Tile tiles[2];
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
+        if constexpr (Tiling::kFp16) sizes.look_at(columns.write[i], values(round), n0 + i, slab_);
         unpack(tiles[i], columns, i);
         if constexpr (Decay::kExclusive) add_bonus(scores[0], n0 + i, tiles[i]);
       }
@@ -206,11 +210,11 @@ class PreparingWarp {
         }
       }
 #pragma unroll
-      for (int i = 0; i < 2; ++i) store<false>(packet, n0 + i, tiles[i]);
+      for (int i = 0; i < 2; ++i) store<Tiling::kFp16>(packet, n0 + i, tiles[i]);
     }
 #pragma unroll
     for (int i = 0; i < 8; ++i) scores[0].sums[i / 4][i % 4] += scores[1].sums[i / 4][i % 4];
-    if (with_scores) store_scores(packet, scores[0]);
+    store_scores(packet, scores[0]);
   }
   // [/doc:prepare_any]
 
@@ -306,6 +310,109 @@ class PreparingWarp {
   }
   // [/doc:scale_row_by_row]
 
+  // [doc:split_writes]
+  // Stores writes once more, as the sum of two bf16. Of any decays: the sums are of those after a row,
+  // not a difference of two. (A decay of -inf, times 0, would be NaN; the lowest bf16 does as well.)
+  __device__ __forceinline__ void split_writes(int round) const {
+    const auto write_rows = slab(kWrite, round), decay_rows = slab(kDecay, round);
+    const int row = lane_ / 4, pair = lane_ % 4 * 2;
+    uint32_t later[4];  // 1 where a column is after a row
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int r = row + i % 2 * 8, j = pair + i / 2 * 8;
+      later[i] = pack_high(j > r, j + 1 > r);
+    }
+#pragma unroll 1
+    for (int n = 0; n < kTiles; n += 2) {
+      uint32_t decays[4];
+      ldmatrix_trans(decays, decay_rows.at(lane_ % 16, lane_ / 16 * 8 + n * 8));
+#pragma unroll
+      for (int i = 0; i < 4; ++i) decays[i] = max_bf16x2(decays[i], 0xff7fff7fu);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const float zero[4] = {};
+        float sums[4], write[4];
+        mma_m16n8k16(sums, later, {decays[2 * i], decays[2 * i + 1]}, zero);
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const float2 own =
+              to_floats(load_pair(write_rows.at(row + half * 8, (n + i) * 8 + pair)));
+          write[2 * half] = own.x * exp2_approx(sums[2 * half] * kLog2e);
+          write[2 * half + 1] = own.y * exp2_approx(sums[2 * half + 1] * kLog2e);
+        }
+        store_writes<false>(packet(round), n + i, write);
+      }
+    }
+  }
+  // [/doc:split_writes]
+
+  // [doc:prepare_strong]
+  // The same for any decays, row by row: no factor is over 1. The scores of a row are its read times
+  // the writes before it, which have decayed along.
+  __device__ __forceinline__ void prepare_strong(int round, Sizes& sizes) {
+    Packet<Tiling>& packet = this->packet(round);
+    const auto read_rows = slab(kRead, round), write_rows = slab(kWrite, round),
+               decay_rows = slab(kDecay, round);
+    const int row = lane_ / 4, pair = lane_ % 4 * 2;
+    float scores[2][2][4] = {};  // of even and of odd rows, which need not wait for each other
+    float bonus[2] = {};
+#pragma unroll 1
+    for (int n = 0; n < kTiles; ++n) {
+      const int column = n * 8 + pair;
+      float read[4], own_write[4], write[4] = {}, decayed[2] = {1, 1};
+      const Pair<T> reads[2] = {load_pair(read_rows.at(row, column)),
+                                load_pair(read_rows.at(row + 8, column))};
+      const Pair<T> writes[2] = {load_pair(write_rows.at(row, column)),
+                                 load_pair(write_rows.at(row + 8, column))};
+      unpack(read, reads);
+      unpack(own_write, writes);
+      if constexpr (Decay::kExclusive) add_bonus(bonus, n, read, own_write);
+#pragma unroll
+      for (int i = 0; i < kSubChunk; ++i) {
+        const float2 logs = to_floats(load_pair(decay_rows.at(i, column)));
+        const float decay[2] = {exp2_approx(logs.x * kLog2e), exp2_approx(logs.y * kLog2e)};
+        const int own = i / 8 * 2;  // where a lane that has this row keeps it
+        const bool mine = row == i % 8;
+        const auto move_on = [&] {  // past the row
+#pragma unroll
+          for (int j = 0; j < 2; ++j) {
+            decayed[j] *= decay[j];
+            write[j] *= decay[j];
+            write[2 + j] *= decay[j];
+            if (mine) write[own + j] = own_write[own + j];
+          }
+        };
+        if (!Decay::kExclusive) move_on();
+        float row_read[4] = {};
+        if (mine) {
+#pragma unroll
+          for (int j = 0; j < 2; ++j) {
+            row_read[own + j] = read[own + j];
+            read[own + j] *= decayed[j] * scale_;
+          }
+        }
+        add_scores(scores[i % 2], row_read, write);
+        if (Decay::kExclusive) move_on();
+      }
+      store_reads(packet, n, read);
+      store_writes<Tiling::kFp16>(packet, n, write);
+      store_decay(packet, n, decayed[0], decayed[1]);
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) scores[0][half][i] += scores[1][half][i];
+    }
+    if constexpr (Tiling::kFp16) {
+      uint32_t write_pairs[kTiles][2];
+      load_rows(write_pairs, write_rows);
+#pragma unroll
+      for (int n = 0; n < kTiles; ++n) sizes.look_at(write_pairs[n], values(round), n, slab_);
+    }
+    store_scores(packet, scores[0], bonus);
+  }
+  // [/doc:prepare_strong]
+
   // bonus += read (bonus write), of the columns that the lane has of eight.
   __device__ __forceinline__ void add_bonus(Scores& scores, int n, const Tile& tile) const {
     const float2 u = load_pair(block_.smem.bonus + column_ + n * 8 + lane_ % 4 * 2);
@@ -332,20 +439,27 @@ class PreparingWarp {
   // Tile n of the slab.
   template <bool kInFp16>
   __device__ __forceinline__ void store(Packet<Tiling>& packet, int n, const Tile& tile) const {
+    if (lane_ < 4) {  // all rows of lanes have the same
+      float* decays = reinterpret_cast<float*>(packet.decay[lane_]);
+      store_pair(decays + column_ / 4 + n * 2, tile.decay[0], tile.decay[1]);
+    }
     packet.reads[column_ / 8 + n][lane_] = {
         __float_as_uint(tile.read[0]), __float_as_uint(tile.read[2]), __float_as_uint(tile.read[1]),
         __float_as_uint(tile.read[3])};
+    store_writes<kInFp16>(packet, n, tile.write);
+  }
+
+  template <bool kInFp16>
+  __device__ __forceinline__ void store_writes(Packet<Tiling>& packet, int n,
+                                               const float (&write)[4]) const {
     const int row = lane_ / 4, word = (column_ + n * 8) / 2 + lane_ % 4;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float x0 = tile.write[2 * half], x1 = tile.write[2 * half + 1];
+      const float x0 = write[2 * half], x1 = write[2 * half + 1];
       const uint32_t high = kInFp16 ? pack_halves(x0, x1) : pack_high(x0, x1);
       packet.write_high[row + half * 8][word] = high;
       if (!kInFp16) packet.write_low[row + half * 8][word] = pack_low(x0, x1, high);
     }
-    if (lane_ >= 4) return;  // all rows of lanes have the same
-    float* decays = reinterpret_cast<float*>(packet.decay[lane_]);
-    store_pair(decays + column_ / 4 + n * 2, tile.decay[0], tile.decay[1]);
   }
 
   // [doc:store_scores]
