@@ -134,14 +134,14 @@ swept_run() {  # STAGE
     # 06's first kernels take half a second there.
     05_*) at_shapes "--dtype bf16 $soon" 1,8,{2048,4096,8192,16384,32768,65536,131072,262144},64,64 ;;
     06_*)
-      at_shapes "--dtype bf16 $soon --benchmark_filter=/(vector_recurrent|chunked|chunked_parallel)/" \
+      at_shapes "--dtype bf16 $soon --benchmark_filter=/(vector_recurrent|engine|segments)/" \
         1,8,{2048,4096,8192,16384,32768,65536,131072,262144},64,64
       ;;
     *) at_shapes '' 16,8,{2048,4096,8192,16384,32768,65536,131072},64,64 ;;
   esac
   case $1 in
-    05_*) crossover_run '--inputs mild' 'fused|chunk_parallel' ;;
-    06_*) crossover_run '--inputs exponential' 'chunked|chunked_parallel' ;;
+    05_*) crossover_run '--inputs mild' 'engine|segments' ;;
+    06_*) crossover_run '--inputs exponential' 'engine|segments' ;;
     07_*) crossover_run '--inputs causal' 'tensor_cores|hopper' ;;
   esac
 }

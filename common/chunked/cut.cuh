@@ -40,6 +40,7 @@ Heads heads_of(int64_t heads, int64_t E, int64_t M) {
 // and end take as long as so many: measured on an H200 at E = 64 and 128.
 constexpr int64_t kBlockRows = 128;
 
+// [doc:costs]
 // When it is known what the segments add. Those rows of a segment that count are summed up in four
 // fifths of the time of their walk, on the multiprocessors that first segments leave over.
 inline int64_t cost_of_sums(const Cut& cut, const Heads& heads) {
@@ -67,6 +68,7 @@ inline int64_t cost_of(const Cut& cut, const Heads& heads) {
   return std::max(first, std::min(all_beside, std::max(first, sums) + rest)) + kOtherLaunch +
          cut.count * kSegment;
 }
+// [/doc:costs]
 
 // The best cut for heads that do not fill the multiprocessors; others stay whole.
 inline Cut best_cut(int64_t L, const Heads& heads) {
