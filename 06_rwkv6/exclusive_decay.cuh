@@ -24,6 +24,7 @@ struct ExclusiveDecay {
   // Rows of decays of -exp(N(0, 1)) leave nothing of a state in a float.
   static constexpr int kRemembered = 100;
 
+  // [doc:exclusive_sums]
   // Sums of the 16 decays of each column: products of three matrices of +-1/2 with the decays. h is
   // half of all of them; `before` is the sum of those before row i, - h; `through` is up to and
   // including row i's own, - h.
@@ -68,6 +69,7 @@ struct ExclusiveDecay {
     }
     return sums;
   }
+  // [/doc:exclusive_sums]
 
   // The same of float decays: here each is the sum of two tf32, and its own decay is taken from a row
   // by subtraction.
