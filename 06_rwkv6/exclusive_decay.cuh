@@ -37,6 +37,7 @@ struct ExclusiveDecay {
     __device__ __forceinline__ float begin(int n, int j) const { return h[n][j]; }
     __device__ __forceinline__ float end(int n, int j) const { return h[n][j]; }
   };
+  // [/doc:exclusive_sums]
 
   template <int kTiles, bool kWithoutResets, int kWidth>
   static __device__ __forceinline__ Sums<kTiles> sums(
@@ -69,7 +70,6 @@ struct ExclusiveDecay {
     }
     return sums;
   }
-  // [/doc:exclusive_sums]
 
   // The same of float decays: here each is the sum of two tf32, and its own decay is taken from a row
   // by subtraction.

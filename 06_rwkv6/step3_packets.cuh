@@ -1,7 +1,7 @@
 // RWKV-6 in one kernel, by two kinds of warps that work at the same time.
 //
 // The idea: stage 05's step 3, for an exclusive decay and a bonus. With S the state before the chunk,
-// and d_i the sum of a row's decays before row i, from the chunk's first row on,
+// and d_i the sum of a column's decays before row i, from the chunk's first row on,
 //
 //   o_i = r_i exp(d_i) . S + sum over j < i of (r_i . exp(d_i - d_j+1) k_j) v_j + (r_i . u k_i) v_i
 //   S   = diag(exp(d_16)) S + sum over j of exp(d_16 - d_j+1) k_j v_j^T
