@@ -24,6 +24,7 @@ struct ExclusiveDecay {
   // Rows of decays of -exp(N(0, 1)) leave nothing of a state in a float.
   static constexpr int kRemembered = 100;
 
+  // [doc:exclusive_sums]
   // Sums of the 16 decays of each column: products of three matrices of +-1/2 with the decays. h is
   // half of all of them; `before` is the sum of those before row i, - h; `through` is up to and
   // including row i's own, - h.
@@ -36,6 +37,7 @@ struct ExclusiveDecay {
     __device__ __forceinline__ float begin(int n, int j) const { return h[n][j]; }
     __device__ __forceinline__ float end(int n, int j) const { return h[n][j]; }
   };
+  // [/doc:exclusive_sums]
 
   template <int kTiles, bool kWithoutResets, int kWidth>
   static __device__ __forceinline__ Sums<kTiles> sums(

@@ -57,6 +57,7 @@ Rwkv6Operands<T> in_walking_order(const Rwkv6Operands<T>& x) {
   require(is_state(x.final_state), "the final state is not [B, H, E, M]");
   require(x.r.L <= kMaxLength, "the length is over 2^30");
   require(x.r.D <= kMaxHeadSize, "the head size of r and k is over 512");
+  // [doc:flip]
   if (!x.reverse) return x;
   Rwkv6Operands<T> walked = x;
   walked.r = flip(x.r);
@@ -66,6 +67,7 @@ Rwkv6Operands<T> in_walking_order(const Rwkv6Operands<T>& x) {
   walked.o = flip(x.o);
   walked.reverse = false;
   return walked;
+  // [/doc:flip]
 }
 // [/doc:walking_order]
 

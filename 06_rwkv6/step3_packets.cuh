@@ -1,7 +1,7 @@
 // RWKV-6 in one kernel, by two kinds of warps that work at the same time.
 //
 // The idea: stage 05's step 3, for an exclusive decay and a bonus. With S the state before the chunk,
-// and d_i the sum of a row's decays before row i, from the chunk's first row on,
+// and d_i the sum of a column's decays before row i, from the chunk's first row on,
 //
 //   o_i = r_i exp(d_i) . S + sum over j < i of (r_i . exp(d_i - d_j+1) k_j) v_j + (r_i . u k_i) v_i
 //   S   = diag(exp(d_16)) S + sum over j of exp(d_16 - d_j+1) k_j v_j^T
@@ -191,6 +191,7 @@ __device__ __forceinline__ void prepare(Packet<Tiling>& packet, const typename T
                                         float scale, int lane) {
   const int a_row = row0 + lane % 16, a_column = lane / 16 * 8;
   const int row = lane / 4, pair = lane % 4 * 2;
+  // [doc:sum_matrices]
   // Decays are summed up by products with matrices: of 1/2 before the row and -1/2 from it on, for
   // d_i - h; of 1/2 up to the row and -1/2 after it, for d_i+1 - h; and of 1/2, for h.
   constexpr uint32_t kHalf = 0x3f003f00u;  // two bf16
@@ -201,6 +202,7 @@ __device__ __forceinline__ void prepare(Packet<Tiling>& packet, const typename T
     reads[i] = kHalf | (after >= 0 ? 0x8000u : 0) | (after + 1 >= 0 ? 0x80000000u : 0);
     writes[i] = kHalf | (after > 0 ? 0x8000u : 0) | (after + 1 > 0 ? 0x80000000u : 0);
   }
+  // [/doc:sum_matrices]
   const int n0 = slab * (Tiling::kSlab / 8);
   float scores[2][4] = {}, bonus[2] = {};
 #pragma unroll 1
@@ -209,6 +211,7 @@ __device__ __forceinline__ void prepare(Packet<Tiling>& packet, const typename T
     ldmatrix(r_a, &r_rows[a_row][n * 8 + a_column]);
     ldmatrix(k_a, &k_rows[a_row][n * 8 + a_column]);
     ldmatrix_trans(w_b, &w_rows[a_row][n * 8 + a_column]);
+    // [doc:sums]
     float read[2][4], write[2][4], h[2][4];
     bool mild = true;  // a NaN, from an infinite decay, is not
 #pragma unroll
@@ -219,21 +222,26 @@ __device__ __forceinline__ void prepare(Packet<Tiling>& packet, const typename T
       mma_m16n8k16(h[i], {kHalf, kHalf, kHalf, kHalf}, {w_b[2 * i], w_b[2 * i + 1]}, zero);
       mild = mild && h[i][0] >= -kMildest / kLog2e && h[i][1] >= -kMildest / kLog2e;
     }
+    // [/doc:sums]
     mild = __all_sync(kFullWarp, mild);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const float2 r0 = to_floats(r_a[2 * i]), r1 = to_floats(r_a[2 * i + 1]);
       const float2 k0 = to_floats(k_a[2 * i]), k1 = to_floats(k_a[2 * i + 1]);
       float r[4] = {r0.x, r0.y, r1.x, r1.y}, k[4] = {k0.x, k0.y, k1.x, k1.y}, decay[2];
+      // [doc:own_bonus]
 #pragma unroll
       for (int j = 0; j < 4; ++j) bonus[j / 2] += r[j] * u[(n + i) * 8 + pair + j % 2] * k[j];
+      // [/doc:own_bonus]
       if (mild) {
+        // [doc:halfway]
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
           r[j] *= exp2_approx(read[i][j] * kLog2e);
           k[j] *= exp2_approx(-write[i][j] * kLog2e);
         }
         add_products_of_rows(scores, r, k);
+        // [/doc:halfway]
 #pragma unroll
         for (int j = 0; j < 4; ++j) {  // from the beginning to halfway, and from there to the end
           const float half = exp2_approx(h[i][j % 2] * kLog2e);
@@ -256,12 +264,14 @@ __device__ __forceinline__ void prepare(Packet<Tiling>& packet, const typename T
       if (lane < 4) packet.decay[n + i][lane] = {decay[0], decay[1]};
     }
   }
+  // [doc:join_bonus]
 #pragma unroll
   for (int i = 0; i < 2; ++i) {  // summed up over the columns, which four lanes share
     bonus[i] += __shfl_xor_sync(kFullWarp, bonus[i], 1);
     bonus[i] += __shfl_xor_sync(kFullWarp, bonus[i], 2);
     bonus[i] *= scale / kUncut;  // no tensor core has cut it off
   }
+  // [/doc:join_bonus]
   uint32_t high[4], low[4];
   split_causal(high, low, scores, bonus, scale, lane);
   packet.scores[slab][0][lane] = {high[0], high[1], high[2], high[3]};

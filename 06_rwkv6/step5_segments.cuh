@@ -16,10 +16,12 @@
 
 namespace attn::rwkv6 {
 
+// [doc:segments_rwkv6]
 // As engine_rwkv6. Throws CudaError also when there is no memory for the states of the segments.
 template <class T>
 void segments_rwkv6(const Rwkv6Operands<T>& x, cudaStream_t stream = 0) {
   chunked::walk_in_segments<EngineTilings<T>>(walk_of(in_walking_order(x)), stream);
 }
+// [/doc:segments_rwkv6]
 
 }  // namespace attn::rwkv6
