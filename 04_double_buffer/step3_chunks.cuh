@@ -207,8 +207,8 @@ __global__ void __launch_bounds__(Tiling::kThreads, Tiling::kBlocks)
 
   const auto stage = [&](int round) {
     const auto copy = [&](auto& x_smem, const TensorView<const bf16>& rows, int from) {
-      stage_rows<Tiling::kThreads>(x_smem, rows, b, h, round * Tiling::kRows, L, from,
-                                   kPairs || aligned, threadIdx.x);
+      stage_padded_rows<Tiling::kThreads>(x_smem, rows, b, h, round * Tiling::kRows, L, from,
+                                          kPairs || aligned, threadIdx.x);
     };
     copy(smem.q[round % 2], x.q, 0);
     copy(smem.k[round % 2], x.k, 0);

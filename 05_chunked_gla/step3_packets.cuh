@@ -362,8 +362,8 @@ __global__ void __launch_bounds__(Tiling::kThreads, Tiling::kBlocks)
   const int chunk = thread / kWarp / Tiling::kSlabs, slab = thread / kWarp % Tiling::kSlabs;
   const auto stage = [&](int round) {
     const auto copy = [&](auto& x_smem, const TensorView<const bf16>& rows, int from) {
-      stage_rows<Tiling::kPreparing>(x_smem, rows, b, h, round * Tiling::kRows, L, from,
-                                     kPairs || aligned, thread);
+      stage_padded_rows<Tiling::kPreparing>(x_smem, rows, b, h, round * Tiling::kRows, L, from,
+                                            kPairs || aligned, thread);
     };
     if (round < rounds) {
       copy(smem.q[round % kSlots], x.q, 0);

@@ -15,15 +15,15 @@ namespace attn {
 // banks, as ldmatrix reads them.
 constexpr int kPad = 8;
 
-// [doc:stage_rows]
+// [doc:stage_padded_rows]
 // Starts the copy of rows [first, last) of a head, at most kRows, from `column` on, to shared memory,
 // by kThreads threads. What lies outside of x arrives as zeros, which add nothing to any sum.
 // aligned: every row begins on 16 bytes and holds whole 16 bytes.
 template <int kThreads, int kRows, int kPitch>
-__device__ __forceinline__ void stage_rows(__nv_bfloat16 (&x_smem)[kRows][kPitch],
-                                           const TensorView<const __nv_bfloat16>& x, int64_t b,
-                                           int64_t h, int first, int last, int column, bool aligned,
-                                           int thread) {
+__device__ __forceinline__ void stage_padded_rows(__nv_bfloat16 (&x_smem)[kRows][kPitch],
+                                                  const TensorView<const __nv_bfloat16>& x,
+                                                  int64_t b, int64_t h, int first, int last,
+                                                  int column, bool aligned, int thread) {
   constexpr int kVector = kElementsPer16Bytes<__nv_bfloat16>, kPerRow = (kPitch - kPad) / kVector;
   constexpr int kRowStep = kThreads / kPerRow;
   static_assert(kThreads % kPerRow == 0 && kRows % kRowStep == 0);
@@ -47,7 +47,7 @@ __device__ __forceinline__ void stage_rows(__nv_bfloat16 (&x_smem)[kRows][kPitch
     source += kRowStep * x.stride_l;
   }
 }
-// [/doc:stage_rows]
+// [/doc:stage_padded_rows]
 
 // [doc:store_outputs]
 // Stores 16 rows and 8 kTiles columns of outputs, as accumulators, from row0 and m0 on; or adds them

@@ -119,6 +119,9 @@ runs_of_record() {  # STAGE
     *) at_shapes '' 16,8,4096,64,64 8,16,4096,128,128 8,8,4096,512,512 1,8,16384,64,64 \
       4,16,1024,64,64 1,32,4096,64,64 1,64,4096,64,64 ;;
   esac
+  # Its last step is for bf16.
+  [[ $1 != 04_* ]] ||
+    at_shapes '--dtype bf16' 8,32,4096,64,64 16,8,4096,64,64 8,16,4096,128,128 1,8,16384,64,64
 }
 
 # Where linear and softmax attention are compared: 16 heads, by the kernels that a stage may pick.
