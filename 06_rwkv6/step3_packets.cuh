@@ -421,7 +421,6 @@ void launch_rwkv6(const Operands& x, bool accumulate, cudaStream_t stream) {
          accumulate);
 }
 
-// [doc:tilings]
 inline void run(const Operands& x, cudaStream_t stream) {
   //                                    E  columns warps chunks slab blocks
   if (x.r.D <= 64) return launch_rwkv6<Tiling<64, 32, 2, 2, 32, 2>>(x, false, stream);
@@ -439,7 +438,6 @@ inline void run(const Operands& x, cudaStream_t stream) {
     launch_rwkv6<Tiling<kE, 16, 4, 1, 64, 1>>(part, e > 0, stream);
   }
 }
-// [/doc:tilings]
 
 }  // namespace packets
 
