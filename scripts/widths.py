@@ -38,8 +38,13 @@ KINDS = {"ld": "load", "st": "store", "red": "atomic", "atom": "atomic"}
 
 
 def sources(stage):
-    """The .cu files at the top of a stage's folder."""
-    return sorted(glob.glob(os.path.join(rewrite.ROOT, stage, "*.cu")))
+    """The .cu files at the top of a stage's folder, and the engine's."""
+    folders = (stage, os.path.join("common", "chunked"))
+    return [
+        path
+        for folder in folders
+        for path in sorted(glob.glob(os.path.join(rewrite.ROOT, folder, "*.cu")))
+    ]
 
 
 def compile_ptx(source):
