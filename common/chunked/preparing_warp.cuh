@@ -156,7 +156,7 @@ class PreparingWarp {
       unpack(tile, columns, n);
       if constexpr (Decay::kExclusive) add_bonus(scores, n, tile);
       scale_to_halfway(tile, columns.decays, n);
-      add_scores(scores, tile.read, tile.write);
+      add_products_of_rows(scores.sums, tile.read, tile.write);
       scale_to_ends(tile, columns.decays, n);
       store<Tiling::kFp16>(packet, n, tile);
     }
@@ -270,7 +270,7 @@ class PreparingWarp {
       read[i] = resets.read_run[i] == run ? tile.read[i] : 0;
       write[i] = resets.write_run[i] == run ? tile.write[i] : 0;
     }
-    add_scores(scores, read, write);
+    add_products_of_rows(scores.sums, read, write);
   }
 
   // [doc:scale_row_by_row]
@@ -304,7 +304,7 @@ class PreparingWarp {
         read[j] = tile.read[j];
         tile.read[j] *= tile.decay[j % 2] * scale_;
       }
-      add_scores(scores, read, write);
+      add_products_of_rows(scores.sums, read, write);
       if (Decay::kExclusive) move_on();
     }
   }
@@ -352,20 +352,6 @@ class PreparingWarp {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       scores.bonus[i / 2] += tile.read[i] * (i % 2 == 0 ? u.x : u.y) * tile.write[i];
-    }
-  }
-
-  // scores += read write^T, of eight columns: accumulators of one product as operands of the next.
-  // Elements 1 and 2 of an accumulator are 2 and 1 of an A operand.
-  static __device__ __forceinline__ void add_scores(Scores& scores, const float (&read)[4],
-                                                    const float (&write)[4]) {
-    const uint32_t read_bits[4] = {__float_as_uint(read[0]), __float_as_uint(read[2]),
-                                   __float_as_uint(read[1]), __float_as_uint(read[3])};
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      mma_m16n8k8_tf32(scores.sums[half], read_bits,
-                       {__float_as_uint(write[2 * half]), __float_as_uint(write[2 * half + 1])},
-                       scores.sums[half]);
     }
   }
 
