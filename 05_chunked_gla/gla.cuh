@@ -17,11 +17,8 @@ bool prefers_segments(int64_t heads, int64_t L, int64_t E, int64_t M) {
 // Gated linear attention of float (with tf32 products) or bf16 tensors by the faster kernel.
 template <class T>
 void gated_linear_attention(const GlaOperands<T>& x, cudaStream_t stream = 0) {
-  if (prefers_segments<T>(x.q.B * x.q.H, x.q.L, x.q.D, x.v.D)) {
-    segments_gla(x, stream);
-  } else {
-    engine_gla(x, stream);
-  }
+  check_gla(x);
+  chunked::walk_fastest<EngineTilings<T>>(walk_of(x), stream);
 }
 
 }  // namespace attn::chunked_gla

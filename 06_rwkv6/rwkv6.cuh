@@ -24,10 +24,8 @@ template <class T>
 void rwkv6_attention(const Rwkv6Operands<T>& x, cudaStream_t stream = 0) {
   if (prefers_recurrent(x.r.L, x.r.D)) {
     vector_recurrent_rwkv6(x, stream);
-  } else if (prefers_segments<T>(x.r.B * x.r.H, x.r.L, x.r.D, x.v.D)) {
-    segments_rwkv6(x, stream);
   } else {
-    engine_rwkv6(x, stream);
+    chunked::walk_fastest<EngineTilings<T>>(walk_of(in_walking_order(x)), stream);
   }
 }
 

@@ -75,9 +75,10 @@ inline Cut best_cut(int64_t L, const Heads& heads) {
   Cut best = {1, L, 0};
   // Of cuts that cost nearly the same, one into short segments: what they add is sooner known where
   // decays are milder than usual.
-  const auto score = [&](const Cut& cut) {
+  const auto score_of = [&](const Cut& cut) {
     return cost_of(cut, heads) + std::max(cut.first_rows, cut.rows) / 8;
   };
+  int64_t best_score = 0;
   const int64_t at_a_time = heads.side_by_side * heads.multiprocessors;
   const int64_t idle = at_a_time - heads.blocks;
   if (idle <= 0) return best;
@@ -91,7 +92,10 @@ inline Cut best_cut(int64_t L, const Heads& heads) {
       const int64_t first = turns * rows + more;
       if (rows <= 0 || first >= L) break;
       const Cut cut = {1 + ceil_div(L - first, rows), first, rows};
-      if (best.count == 1 || score(cut) < score(best)) best = cut;
+      if (const int64_t score = score_of(cut); best.count == 1 || score < best_score) {
+        best = cut;
+        best_score = score;
+      }
       const int64_t wait = (turns - 1) * kBlockRows + cost_of_sums(cut, heads);
       more = ceil_div(wait, kSegmentRows) * kSegmentRows;
     }
@@ -103,10 +107,13 @@ inline Cut best_cut(int64_t L, const Heads& heads) {
 // [doc:prefers_segments]
 // Whether segments walked at the same time are faster, with the decays that the operator is used with.
 // (With none at all, every row of a segment counts.)
+inline bool is_faster(const Cut& cut, int64_t L, const Heads& heads) {
+  return cost_of(cut, heads) < 0.95 * cost_of({1, L, 0}, heads);
+}
 template <class Tilings>
 bool prefers_segments(int64_t heads, int64_t L, int64_t E, int64_t M) {
   const Heads all = heads_of<Tilings>(heads, E, M);
-  return cost_of(best_cut(L, all), all) < 0.95 * cost_of({1, L, 0}, all);
+  return is_faster(best_cut(L, all), L, all);
 }
 // [/doc:prefers_segments]
 
@@ -115,9 +122,8 @@ bool prefers_segments(int64_t heads, int64_t L, int64_t E, int64_t M) {
 // for nothing, and its blocks begin as soon as there is a multiprocessor for them; the others wait for
 // what the segments before them add. Throws CudaError also when there is no memory for that.
 template <class Tilings>
-void walk_in_segments(const Walk<typename Tilings::T>& x, cudaStream_t stream) {
+void walk_cut(const Walk<typename Tilings::T>& x, const Cut& cut, cudaStream_t stream) {
   const int64_t L = x.write.L, E = x.write.D, M = x.value.D;
-  const Cut cut = best_cut(L, heads_of<Tilings>(x.heads(), E, M));
   // A head's last segment may end before its first one begins, which would then find a state that
   // is kept in place to be the new one.
   const bool in_place = x.final_state.data != nullptr && x.final_state.data == x.initial_state.data;
@@ -137,6 +143,20 @@ void walk_in_segments(const Walk<typename Tilings::T>& x, cudaStream_t stream) {
   segments.log_decay = log_decay.data();
   segment_states(x, segments, stream);
   walk_segments<Tilings>(x, segments, stream);
+}
+
+// By the best cut; and by it or by none, whichever is faster.
+template <class Tilings>
+void walk_in_segments(const Walk<typename Tilings::T>& x, cudaStream_t stream) {
+  const Heads heads = heads_of<Tilings>(x.heads(), x.write.D, x.value.D);
+  walk_cut<Tilings>(x, best_cut(x.write.L, heads), stream);
+}
+template <class Tilings>
+void walk_fastest(const Walk<typename Tilings::T>& x, cudaStream_t stream) {
+  const int64_t L = x.write.L;
+  const Heads heads = heads_of<Tilings>(x.heads(), x.write.D, x.value.D);
+  const Cut cut = best_cut(L, heads);
+  walk_cut<Tilings>(x, is_faster(cut, L, heads) ? cut : Cut{1, L, 0}, stream);
 }
 // [/doc:walk_in_segments]
 

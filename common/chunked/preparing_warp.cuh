@@ -27,7 +27,6 @@
 #include "common/mma_operands.cuh"
 #include "common/ptx/exp2.cuh"
 #include "common/ptx/ldmatrix.cuh"
-#include "common/ptx/max_bf16.cuh"
 #include "common/ptx/mma.cuh"
 
 namespace attn::chunked {
@@ -312,7 +311,7 @@ class PreparingWarp {
 
   // [doc:split_writes]
   // Stores writes once more, as the sum of two bf16. Of any decays: the sums are of those after a row,
-  // not a difference of two. (A decay of -inf, times 0, would be NaN; the lowest bf16 does as well.)
+  // not a difference of two.
   __device__ __forceinline__ void split_writes(int round) const {
     const auto write_rows = slab(kWrite, round), decay_rows = slab(kDecay, round);
     const int row = lane_ / 4, pair = lane_ % 4 * 2;
@@ -327,7 +326,7 @@ class PreparingWarp {
       uint32_t decays[4];
       ldmatrix_trans(decays, decay_rows.at(lane_ % 16, lane_ / 16 * 8 + n * 8));
 #pragma unroll
-      for (int i = 0; i < 4; ++i) decays[i] = max_bf16x2(decays[i], 0xff7fff7fu);
+      for (int i = 0; i < 4; ++i) decays[i] = finite(decays[i]);
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const float zero[4] = {};

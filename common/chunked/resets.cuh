@@ -9,6 +9,7 @@
 
 #include "common/pairs.cuh"
 #include "common/ptx/exp2.cuh"
+#include "common/ptx/max_bf16.cuh"
 #include "common/warp.cuh"
 
 namespace attn::chunked {
@@ -19,6 +20,16 @@ __device__ __forceinline__ float without_reset(float decay) { return decay < kRe
 __device__ __forceinline__ uint32_t without_resets(uint32_t decays) {
   const float2 pair = to_floats(decays);
   return (pair.x < kReset ? 0 : decays & 0xffffu) | (pair.y < kReset ? 0 : decays & 0xffff0000u);
+}
+
+// Decays of -inf become the lowest finite numbers, which decay as much: nothing is left. They are
+// multiplied with zeros, too, and must not make NaN of them.
+__device__ __forceinline__ uint32_t finite(uint32_t decays) {
+  return max_bf16x2(decays, 0xff7fff7fu);
+}
+__device__ __forceinline__ float2 finite(float2 decays) {
+  constexpr float kLowest = -3e38f;
+  return {decays.x < kLowest ? kLowest : decays.x, decays.y < kLowest ? kLowest : decays.y};
 }
 
 // [doc:resets]

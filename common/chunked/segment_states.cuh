@@ -32,6 +32,7 @@
 
 #include <algorithm>
 
+#include "common/chunked/resets.cuh"
 #include "common/chunked/rows.cuh"
 #include "common/chunked/segments.cuh"
 #include "common/chunked/walk.cuh"
@@ -42,7 +43,6 @@
 #include "common/ptx/exp2.cuh"
 #include "common/ptx/grid_dependency.cuh"
 #include "common/ptx/ldmatrix.cuh"
-#include "common/ptx/max_bf16.cuh"
 #include "common/ptx/mma.cuh"
 #include "common/shared_storage.cuh"
 #include "common/warp.cuh"
@@ -98,16 +98,6 @@ __device__ __forceinline__ void split(uint32_t (&terms)[2][4], const float2 (&x)
     terms[0][i] = pack_high(x[i].x, x[i].y);
     terms[1][i] = pack_low(x[i].x, x[i].y, terms[0][i]);
   }
-}
-
-// Decays of -inf become the lowest finite numbers, which decay as much: nothing is left. They are
-// multiplied with zeros, too, and must not make NaN of them.
-__device__ __forceinline__ uint32_t finite(uint32_t decays) {
-  return max_bf16x2(decays, 0xff7fff7fu);
-}
-__device__ __forceinline__ float2 finite(float2 decays) {
-  constexpr float kLowest = -3e38f;
-  return {decays.x < kLowest ? kLowest : decays.x, decays.y < kLowest ? kLowest : decays.y};
 }
 
 // What a warp sums up.

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "common/warp.cuh"
+
 namespace attn::chunked {
 
 // The most rows that a tiling has in a round, or segment_states.cuh in a step.
@@ -29,7 +31,7 @@ struct Segments {
   }
   __device__ float4& added_at(int64_t head, int segment, int m_tile, int e_tile, int lane) const {
     const int64_t tile = (index(head, segment) * m_tiles + m_tile) * e_tiles + e_tile;
-    return added[tile * 32 + lane];
+    return added[tile * kWarp + lane];
   }
   __device__ float* log_decay_of(int64_t head, int segment) const {
     return log_decay + index(head, segment) * e_tiles * 8;
@@ -39,7 +41,7 @@ struct Segments {
   Segments from_row(int64_t e) const {
     Segments part = *this;
     if (count == 1) return part;
-    part.added += e / 8 * 32;
+    part.added += e / 8 * kWarp;
     part.log_decay += e;
     return part;
   }

@@ -28,8 +28,6 @@ struct TilingSizes {
 };
 // [/doc:tiling]
 
-// Decay: how decays become packets (05_chunked_gla/inclusive_decay.cuh,
-// 06_rwkv6/exclusive_decay.cuh).
 // [doc:tilings]
 // What was fastest for both stages of those tried on an H200; a stage's table may differ. A float has
 // twice the rows in shared memory, so that one block fills a multiprocessor.
@@ -65,7 +63,7 @@ struct UsualTilings<__nv_bfloat16> {
 // clang-format on
 // [/doc:tilings]
 
-// Sizes::kSizes is a TilingSizes. (As a type, since g++ 12 breaks off at one as a template's argument.)
+// Decay: how decays become packets (preparing_warp.cuh). Sizes::kSizes is a TilingSizes. (As a type, since g++ 12 breaks off at one as a template's argument.)
 template <class T_, class Decay_, class Sizes>
 struct Tiling {
   using T = T_;
